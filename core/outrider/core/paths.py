@@ -1,0 +1,50 @@
+"""Every folder Outrider uses, in one place. `OUTRIDER_HOME` moves all of them at once.
+
+Nothing is created here: whoever writes a file makes its folder first.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+_APP = "outrider"
+
+
+def _folder(kind: str) -> Path:
+    home = os.environ.get("OUTRIDER_HOME")
+    if home:
+        return Path(home).expanduser().absolute() / kind
+    return Path(getattr(platformdirs, f"user_{kind}_dir")(_APP, appauthor=False))
+
+
+def config_dir() -> Path:
+    """Settings that a person edits."""
+    return _folder("config")
+
+
+def data_dir() -> Path:
+    """Chats, installed-plugin record, models: what must survive a clean-up."""
+    return _folder("data")
+
+
+def cache_dir() -> Path:
+    """What can be made again."""
+    return _folder("cache")
+
+
+def state_dir() -> Path:
+    """Logs, calibration and acceptance history of the engine."""
+    return _folder("state")
+
+
+def models_dir() -> Path:
+    """The local library: one file or folder for each pulled model."""
+    return data_dir() / "models"
+
+
+def engine_log() -> Path:
+    """Everything the engine process printed to stderr."""
+    return state_dir() / "engine.log"

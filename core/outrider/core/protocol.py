@@ -1,0 +1,435 @@
+"""Frames between the engine process and its clients: msgspec structs, length-prefixed msgpack over two pipes.
+
+A client sends requests, the engine answers each with any number of events and exactly one last one: `Done` for a
+`Generate`, else `Result` or `Failed`. A frame on the wire is a 4-byte little-endian length and one msgpack map with the
+frame's name under `type`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, Literal
+
+import msgspec
+
+VERSION = 1
+MAX_FRAME = 256 << 20  # bytes; a longer length means the stream is out of step
+
+Kind = Literal["A", "C", "B", "P"]  # accepted draft, correction, bonus, plain
+Rule = Literal["match", "rejection"]
+Finish = Literal["stop", "length", "cancelled", "error"]
+
+
+class Frame(msgspec.Struct, tag=True, omit_defaults=True, kw_only=True):
+    """Base of everything that travels."""
+
+
+# ---------------------------------------------------------------------------------------------------- values
+
+
+class Message(msgspec.Struct):
+    """One turn of a chat. `role` is `system`, `user` or `assistant`."""
+
+    role: str
+    content: str
+
+
+class Sampling(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """How tokens are drawn. `None` means the model's own default (its generation config), then the value in `filled`."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: list[str] = []
+
+    def problem(self) -> str | None:
+        """One sentence naming the first option that is out of range, or None."""
+        ranges = (
+            ("temperature", self.temperature, 0.0, 100.0, "0 means greedy, 0.7 is usual"),
+            ("top-k", self.top_k, 0, 1 << 31, "0 switches it off"),
+            ("min-p", self.min_p, 0.0, 1.0, "0 switches it off"),
+            ("presence-penalty", self.presence_penalty, -100.0, 100.0, "0 switches it off"),
+            ("frequency-penalty", self.frequency_penalty, -100.0, 100.0, "0 switches it off"),
+            ("max-tokens", self.max_tokens, 1, 1 << 31, "leave it out for no limit but the context"),
+            ("seed", self.seed, 0, (1 << 63) - 1, "leave it out for a fresh one"),
+        )
+        for name, value, low, high, hint in ranges:
+            if value is not None and not low <= value <= high:  # also catches NaN
+                return f"--{name} must be from {low:g} to {high:g}, not {value:g} ({hint})."
+        if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
+            return f"--top-p must be above 0 and at most 1, not {self.top_p:g} (1 switches it off)."
+        if self.repeat_penalty is not None and not 0.0 < self.repeat_penalty <= 100.0:
+            return f"--repeat-penalty must be above 0, not {self.repeat_penalty:g} (1 switches it off)."
+        for token, bias in self.logit_bias.items():
+            if math.isnan(bias) or token < 0:
+                return f"--logit-bias {token}={bias:g} is not a token id with a number."
+        if any(not s for s in self.stop):
+            return "--stop must not be empty."
+        return None
+
+
+class ModelChoice(msgspec.Struct, omit_defaults=True, kw_only=True, frozen=True):
+    """Which target and how to load it. `model`: a local folder or file, a catalogue name, a hub id, or `starter`."""
+
+    model: str = "starter"
+    device: str = "auto"  # auto, cpu, cuda, cuda:N
+    dtype: str = "auto"  # auto, fp32, bf16, fp16
+    context: int | None = None  # tokens; None = the model's own, bounded by memory
+    threads: int | None = None  # CPU threads; None = the engine's choice
+
+
+class DrafterChoice(msgspec.Struct, omit_defaults=True, kw_only=True, frozen=True):
+    """Who drafts: `auto`, `none` or a method name. `tokens` pins the draft length."""
+
+    name: str = "auto"
+    weights: str | None = None
+    tokens: int | None = None
+
+
+class Token(msgspec.Struct, omit_defaults=True):
+    """One emitted token. `text` may be empty: held bytes go to the token that completes them."""
+
+    id: int
+    text: str
+    kind: Kind
+    p: float | None = None  # the target's probability of it, if asked for
+
+
+class RejectedToken(msgspec.Struct, array_like=True):
+    """A proposed token that the target overruled. `parent` is a node index, -1 the root."""
+
+    id: int
+    text: str
+    depth: int
+    parent: int
+
+
+class Timing(msgspec.Struct):
+    """Seconds."""
+
+    load_s: float = 0.0
+    prefill_s: float = 0.0
+    first_token_s: float = 0.0
+    decode_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+
+
+class Speedup(msgspec.Struct):
+    """Tokens per second against interleaved plain passes: the ratio, its standard error, and how many plain passes."""
+
+    value: float
+    error: float
+    n: int
+
+
+class Report(msgspec.Struct):
+    """One finished answer; `outrider run --json` prints it. Keys are only ever added."""
+
+    model: str
+    drafter: str  # what was asked
+    rule: str
+    seed: int
+    text: str
+    token_ids: list[int]  # without the EOS and without tokens wholly cut by a stop string
+    prompt_tokens: int
+    finish: Finish
+    passes: int  # decode passes, prefill excluded
+    proposed: int  # verified draft nodes
+    accepted: int  # accepted ones, later cut or not
+    kinds: str  # one letter for each of token_ids
+    timing: Timing
+    tokens_per_second: float  # (tokens - 1) / decode_s
+    drafters: dict[str, int]  # passes by drafter, "none" for plain ones
+    speedup: Speedup | None
+
+
+class ModelRow(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One line of `models list`."""
+
+    name: str
+    title: str = ""
+    path: str | None = None  # where it lies, None = not here yet
+    nbytes: int = 0
+    format: str = ""  # gguf, safetensors
+    family: str = ""
+    license: str = ""
+    sources: list[str] = []  # where it would come from, first that answers
+    detail: dict[str, Any] = {}  # `models show` only: spec, quantisation, context, template …
+    problem: str = ""  # what is wrong with it, if anything
+
+
+class DrafterRow(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One line of `drafters list`."""
+
+    name: str
+    distribution: str = ""
+    version: str = ""
+    fit: Literal["exact", "family", "any", "no", "broken"] = "no"
+    reason: str = ""
+    nbytes: int = 0
+    weights: str | None = None
+    trusted: bool = False  # its `probs` are honoured
+    usable: bool = False  # can be chosen now, as it is
+
+
+class Loaded(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What `Load` results in."""
+
+    model: str  # the name that was asked
+    title: str
+    family: str
+    parameters: int
+    nbytes: int
+    dtype: str
+    device: str
+    threads: int
+    context: int
+    chat: bool  # has a chat template
+    load_s: float
+    sampling: Sampling  # the model's defaults, filled
+    drafters: list[DrafterRow]
+    phases: dict[str, float] = {}  # seconds of each phase of loading
+
+
+class Finding(msgspec.Struct, omit_defaults=True):
+    """One line of `doctor`. `level`: ok, note, problem."""
+
+    level: Literal["ok", "note", "problem"]
+    topic: str
+    text: str
+    fix: str = ""
+
+
+class BenchPrompt(msgspec.Struct, omit_defaults=True):
+    """A benchmark prompt; only the user's turns are given."""
+
+    id: str
+    category: str
+    turns: list[str]
+    source: str = ""
+
+
+# ---------------------------------------------------------------------------------------------------- requests
+
+
+class Request(Frame):
+    """Base of what a client sends; `id` is the client's own number and comes back in every answer."""
+
+    id: int
+
+
+class Load(Request):
+    """Make a target ready. Result: `Loaded`."""
+
+    model: ModelChoice
+    drafter: DrafterChoice = DrafterChoice()
+
+
+class Generate(Request):
+    """Answer a chat (`messages`) or continue raw text (`prompt`). Loads the model if need be. Ends with `Done` or `Failed`."""
+
+    model: ModelChoice
+    messages: list[Message] | None = None
+    prompt: str | None = None
+    sampling: Sampling = msgspec.field(default_factory=Sampling)
+    drafter: DrafterChoice = DrafterChoice()
+    rule: str = "match"
+    detail: bool = False  # also p, rejected and top
+
+
+class Cancel(Request):
+    """Stop request number `request` within one pass. No answer of its own."""
+
+    request: int
+
+
+class SetDrafter(Request):
+    """Switch the drafter of a running answer between two rounds, or of the next one. Result: the new name."""
+
+    drafter: DrafterChoice
+
+
+class Models(Request):
+    """Local and catalogue models. Result: list of `ModelRow`; with `name`, one row with `detail`."""
+
+    name: str | None = None
+
+
+class Pull(Request):
+    """Bring a model into the local library. Result: `ModelRow`."""
+
+    name: str
+
+
+class Remove(Request):
+    """Delete a model from the local library. Result: `ModelRow` as it was."""
+
+    name: str
+
+
+class Drafters(Request):
+    """Which drafters there are and how each fits the target. Reads no weights. Result: list of `DrafterRow`."""
+
+    model: ModelChoice
+    weights: str | None = None
+
+
+class Bench(Request):
+    """Every drafter on the same prompts, back to back. Result: a dict, as `outrider bench --json` writes it."""
+
+    model: ModelChoice
+    prompts: list[BenchPrompt]
+    drafters: list[DrafterChoice]
+    sampling: Sampling = msgspec.field(default_factory=Sampling)
+    repeats: int = 1
+
+
+class Doctor(Request):
+    """What the engine process sees of this machine. Result: list of `Finding`."""
+
+
+class Quit(Request):
+    """End the engine process."""
+
+
+# ---------------------------------------------------------------------------------------------------- events
+
+
+class Event(Frame):
+    """Base of what the engine sends."""
+
+
+class Hello(Event):
+    """First frame of every engine process."""
+
+    version: int
+    outrider: str
+    pid: int
+
+
+class Progress(Event):
+    """How far a job is. `total` 0 = not known. `unit`: bytes, tokens, layers, prompts, steps."""
+
+    request: int
+    phase: str
+    done: float = 0
+    total: float = 0
+    unit: str = ""
+    note: str = ""
+
+
+class Notice(Event):
+    """Something the user should know though the job goes on: a drafter failed, a fallback was taken."""
+
+    text: str
+    request: int | None = None
+    level: Literal["info", "warning"] = "warning"
+
+
+class Step(Event):
+    """One pass of the target. `t`: seconds since the request began."""
+
+    request: int
+    seq: int
+    t: float
+    drafter: str
+    proposed: int
+    accepted: int
+    tokens: list[Token]
+    draft_ms: float
+    verify_ms: float
+    host_ms: float
+    rejected: list[RejectedToken] | None = None
+    top: list[list[tuple[int, float]]] | None = None  # for each token its 5 best (id, p)
+
+
+class Done(Event):
+    """The last event of a `Generate`."""
+
+    request: int
+    finish: Finish
+    report: Report
+
+
+class Result(Event):
+    """The last event of any other request; `data` is built of plain types, see `as_type`."""
+
+    request: int
+    data: Any = None
+
+
+class Failed(Event):
+    """The request failed: what and why, what to do next. `usage`: the request itself was wrong."""
+
+    request: int
+    message: str
+    hint: str = ""
+    usage: bool = False
+    trace: str = ""  # for --debug
+
+
+AnyRequest = Load | Generate | Cancel | SetDrafter | Models | Pull | Remove | Drafters | Bench | Doctor | Quit
+AnyEvent = Hello | Progress | Notice | Step | Done | Result | Failed
+
+
+# ---------------------------------------------------------------------------------------------------- wire
+
+
+class ProtocolError(Exception):
+    """The other side sent something that is not a frame."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_HEAD = struct.Struct("<I")
+
+
+def pack(frame: Frame) -> bytes:
+    """One frame as it travels: length, then msgpack."""
+    body = _encoder.encode(frame)
+    return _HEAD.pack(len(body)) + body
+
+
+class Unpacker:
+    """Turns bytes, in whatever pieces they come, back into frames. `Unpacker(AnyEvent)` for a client."""
+
+    def __init__(self, frames: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(frames)
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Frames completed by `data`, in order. Raises ProtocolError for a stream that is out of step."""
+        self._buffer += data
+        frames = []
+        while len(self._buffer) >= _HEAD.size:
+            (size,) = _HEAD.unpack_from(self._buffer)
+            if size > MAX_FRAME:
+                raise ProtocolError(f"a frame of {size} bytes: something else was written into the pipe")
+            end = _HEAD.size + size
+            if len(self._buffer) < end:
+                break
+            body = bytes(self._buffer[_HEAD.size : end])
+            del self._buffer[:end]
+            try:
+                frames.append(self._decoder.decode(body))
+            except msgspec.MsgspecError as error:
+                raise ProtocolError(f"a frame that is none of ours: {error}") from error
+        return frames
+
+
+def plain(value: Any) -> Any:
+    """A struct as plain dicts and lists, for `Result.data` and JSON."""
+    return msgspec.to_builtins(value)
+
+
+def as_type(data: Any, kind: Any) -> Any:
+    """`Result.data` as the struct that the request's docstring names, e.g. `as_type(data, list[ModelRow])`."""
+    return msgspec.convert(data, kind)
