@@ -1,12 +1,12 @@
 """What can go wrong, as one tree.
 
-    OutriderError            has `message` (what and why), `hint` (what to do next) and `usage` (exit code 2 instead of 1)
-    ├── UsageError           the request itself is wrong: an option, a name, an empty prompt
-    ├── ModelError           a model cannot be found, read or run
-    │   └── BrokenFileError  a file is truncated or corrupt
-    ├── DrafterError         a drafter does not exist, does not fit, or failed to load
-    ├── DownloadError        no source answered, or what came was broken
-    └── Cancelled            the user stopped the job; not a failure
+OutriderError            has `message` (what and why), `hint` (what to do next) and `usage` (exit code 2 instead of 1)
+├── UsageError           the request itself is wrong: an option, a name, an empty prompt
+├── ModelError           a model cannot be found, read or run
+│   └── BrokenFileError  a file is truncated or corrupt
+├── DrafterError         a drafter does not exist, does not fit, or failed to load
+├── DownloadError        no source answered, or what came was broken
+└── Cancelled            the user stopped the job; not a failure
 """
 
 from __future__ import annotations
