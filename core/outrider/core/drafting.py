@@ -115,7 +115,7 @@ class Context:
     probs: bool  # probs are wanted: the rule is rejection and the drafter is trusted
     sample: Callable[[Tensor, int, Sequence[int]], Tensor]
     """`sample(logits [r, V], position, path) -> ids [r]`: the engine's processors, distribution and target noise.
-    Row i is drawn for `position + i`; `path` holds the draft tokens between the root and row 0, later rows follow their own draws."""
+    Row i is drawn for `position + i` after the draft tokens `path` and the draws of the rows before it."""
     to_probs: Callable[[Tensor, Sequence[int]], Tensor]
     """`to_probs(logits [V], path) -> [V]` float64: the engine's own distribution after `path` (a one-hot at temperature 0)."""
     rng: Callable[[int], Stream]
@@ -189,7 +189,7 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class DeviceDrafter(Protocol):
-    """The device form: static widths, counts as device tensors, no host value, so that a round may start before the last is read."""
+    """The device form: static widths, counts on the device, so that a round may start before the last one is read."""
 
     device: bool
 

@@ -1,0 +1,289 @@
+"""One answer, from prompt ids to report: prefill with prefix reuse, rounds until something ends it, one event per pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .drafting import Step as Fact
+from .emit import Emitter, Pieces
+from .errors import OutriderError, UsageError
+from .noise import Noise
+from .policy import LADDER, Policy
+from .protocol import DrafterChoice, Kind, Progress, RejectedToken, Report, Step, Timing, Token
+from .registry import GuardedDrafter
+from .rounds import Round, Rounds
+from .sample import Sampler, Settings
+from .target.model import SLACK, TargetModel
+
+CHUNK = 512  # prompt tokens of one prefill pass; cancellation and progress happen between passes
+
+
+class Control(Protocol):
+    """What may change while an answer runs. Asked between passes."""
+
+    def cancelled(self) -> bool:
+        """Whether the user stopped it."""
+        ...
+
+    def switched(self) -> DrafterChoice | None:
+        """A drafter the user switched to since the last call."""
+        ...
+
+    def switch_done(self, name: str, error: OutriderError | None) -> None:
+        """Tell the user what became of the switch."""
+        ...
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What stays between answers: the ids whose K/V lie in the cache, and every loaded drafter."""
+
+    target: TargetModel
+    tokens: list[int] = field(default_factory=list)
+    drafters: dict[tuple[str, str | None], GuardedDrafter] = field(default_factory=dict)
+
+    def reuse(self, ids: Sequence[int]) -> int:
+        """Cut target and drafters to the prefix shared with `ids`; at least one id is left to prefill. Its length."""
+        shared = 0
+        for old, new in zip(self.tokens[: self.target.length], ids[:-1], strict=False):
+            if old != new:
+                break
+            shared += 1
+        self.target.commit(shared)
+        for drafter in self.drafters.values():
+            drafter.rewind(shared)
+        self.tokens = list(ids)
+        return shared
+
+    def hear(self, drafter: GuardedDrafter | None, end: int, hidden: Tensor | None) -> None:
+        """Tell a drafter the tokens up to `end` that it has not heard of; `hidden` belongs to the last of them."""
+        if drafter is not None and drafter.known < end:
+            fresh = torch.tensor(self.tokens[drafter.known : end])
+            drafter.advance(Fact(drafter.known, fresh, torch.empty(0, dtype=torch.int64), hidden))
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What an answer is made from, all choices settled."""
+
+    request: int
+    model: str
+    ids: list[int]
+    settings: Settings
+    seed: int
+    rule: str
+    drafter: DrafterChoice
+    eos: frozenset[int]
+    pieces: Pieces
+    decode: Callable[[Sequence[int]], str]
+    stop: tuple[str, ...] = ()
+    limit: int | None = None
+    detail: bool = False
+    load_s: float = 0.0
+    began: float = field(default_factory=time.perf_counter)
+
+
+class Answer:
+    """Runs one order on a conversation. `choose` turns a choice into a loaded drafter (None = plain)."""
+
+    def __init__(
+        self,
+        order: Order,
+        talk: Conversation,
+        policy: Policy,
+        choose: Callable[[DrafterChoice], GuardedDrafter | None],
+        say: Callable[[Step | Progress], None],
+    ) -> None:
+        self.order, self.talk, self.policy = order, talk, policy
+        self._choose, self._say = choose, say
+        self.emitter = Emitter(order.pieces, order.eos, order.stop, order.limit)
+        self.sampler = Sampler(order.settings, Noise(order.seed), order.ids)
+        self.timing = Timing(load_s=order.load_s)
+        self.passes = self.proposed = self.accepted = 0
+        self.by_drafter: dict[str, int] = {}
+        self._choice = order.drafter
+        self._seq = 0
+
+    def run(self, control: Control) -> Report:
+        """Until EOS, a stop string, a limit or the user. Raises UsageError before any work if the prompt does not fit."""
+        room = self.talk.target.context - len(self.order.ids)
+        if room < 1:
+            raise UsageError(
+                f"The prompt has {len(self.order.ids)} tokens; with room for an answer "
+                f"{self.talk.target.context - 1} fit into the context.",
+                "Shorten it, start a new chat, or give a larger --context if the model allows.",
+            )
+        drafter = self._choose(self._choice)
+        if self._prefill(drafter, control):
+            self._decode(drafter, control)
+        return self.report()
+
+    # ------------------------------------------------------------------ prefill
+
+    def _prefill(self, drafter: GuardedDrafter | None, control: Control) -> bool:
+        began = time.perf_counter()
+        talk, ids = self.talk, self.order.ids
+        shared = talk.reuse(ids)
+        states = drafter.needs.hidden if drafter is not None and not drafter.failed else ()
+        at, logits, carry = shared, None, None
+        while at < len(ids):
+            if control.cancelled():
+                self.emitter.close("cancelled")
+                return False
+            chunk = ids[at : at + CHUNK]
+            result = talk.target.forward(chunk, last=True, states=states)
+            at, logits = at + len(chunk), result.logits
+            talk.target.commit(at)
+            made = None
+            if result.hidden is not None:  # a state belongs to the token behind it, so the last one waits
+                made = result.hidden[:-1] if carry is None else torch.cat((carry, result.hidden[:-1]))
+                carry = result.hidden[-1:]
+            talk.hear(drafter, at, made)
+            if len(ids) - shared > CHUNK:
+                note = f"{shared} reused" if shared else ""
+                self._say(Progress(self.order.request, "prompt", at - shared, len(ids) - shared, "tokens", note))
+        assert logits is not None
+        talk.tokens.append(self.sampler.token(logits[0], len(ids)))
+        talk.hear(drafter, len(talk.tokens), carry)
+        self.timing.prefill_s = time.perf_counter() - began
+        self.timing.first_token_s = time.perf_counter() - self.order.began
+        self._emit(Round(talk.tokens[-1:], "P", 0, 0, "none", [], logits, verify_s=self.timing.prefill_s), None)
+        return True
+
+    # ------------------------------------------------------------------ decode
+
+    def _decode(self, drafter: GuardedDrafter | None, control: Control) -> None:
+        rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, self.order.rule)
+        context = self.talk.target.context
+        while self.emitter.finish is None:
+            if control.cancelled():
+                self.emitter.close("cancelled")
+                return
+            room = context - len(self.talk.tokens)
+            if room <= 0:
+                self.emitter.close("length")
+                return
+            drafter = self._switch(drafter, control)
+            if drafter is not None and drafter.failed:
+                drafter = None
+            began = time.perf_counter()
+            asked = self._budget(drafter, room)
+            done = rounds.run(drafter, asked)
+            self._count(done, asked, drafter.name if drafter is not None else None)
+            self._emit(done, began)
+
+    def _budget(self, drafter: GuardedDrafter | None, room: int) -> int:
+        """Draft tokens for this round: the last emitted token needs none, and none may pass the context."""
+        if drafter is None:
+            return 0
+        most = min(self.emitter.left(room) - 1, drafter.shape.nodes, SLACK - 1)
+        if self._choice.tokens is None:
+            most = min(most, LADDER[-1])
+        return self.policy.budget(drafter.name, most, pinned=self._choice.tokens, park=self._choice.name == "auto")
+
+    def _switch(self, drafter: GuardedDrafter | None, control: Control) -> GuardedDrafter | None:
+        """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
+        choice = control.switched()
+        if choice is None:
+            return drafter
+        try:
+            fresh = self._choose(choice)
+        except OutriderError as error:
+            control.switch_done(choice.name, error)
+            return drafter
+        self._choice = choice
+        if fresh is not None:
+            self.talk.hear(fresh, len(self.talk.tokens), None)
+        control.switch_done(fresh.name if fresh is not None else "none", None)
+        return fresh
+
+    def _count(self, done: Round, asked: int, name: str | None) -> None:
+        self.passes += 1
+        self.proposed += done.proposed
+        self.accepted += done.accepted
+        self.by_drafter[done.drafter] = self.by_drafter.get(done.drafter, 0) + 1
+        self.timing.draft_s += done.draft_s
+        self.timing.verify_s += done.verify_s
+        if self.passes > 1 or self.policy.plain.n:  # the very first pass pays for warming up
+            self.policy.learn(name or "none", asked, done.proposed, done.accepted, (done.draft_s, done.verify_s))
+
+    def _emit(self, done: Round, began: float | None) -> None:
+        tokens, rows = [], []
+        for index, (token, kind) in enumerate(zip(done.tokens, done.kinds, strict=True)):
+            emitted = self.emitter.push(token, _kind(kind))
+            if emitted is not None:
+                tokens.append(emitted)
+                rows.append(index)
+            if self.emitter.finish is not None:
+                break
+        self.sampler.commit(done.tokens)
+        step = Step(
+            request=self.order.request,
+            seq=self._seq,
+            t=time.perf_counter() - self.order.began,
+            drafter=done.drafter,
+            proposed=done.proposed,
+            accepted=done.accepted,
+            tokens=tokens,
+            draft_ms=done.draft_s * 1e3,
+            verify_ms=done.verify_s * 1e3,
+            host_ms=0.0,
+        )
+        if self.order.detail:
+            self._detail(step, done, tokens, rows)
+        if began is not None:
+            spent = time.perf_counter() - began
+            self.timing.decode_s += spent
+            step.host_ms = max(0.0, spent * 1e3 - step.draft_ms - step.verify_ms)
+        self._seq += 1
+        self._say(step)
+
+    def _detail(self, step: Step, done: Round, tokens: list[Token], rows: list[int]) -> None:
+        probs = done.logits.float().softmax(-1)  # [1 + n, V]; of the first round one row
+        step.top = []
+        for token, row in zip(tokens, rows, strict=True):
+            token.p = float(probs[row, token.id])
+            best = probs[row].topk(min(5, probs.shape[-1]))
+            step.top.append(list(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
+        step.rejected = [
+            RejectedToken(done.draft[depth], self.order.decode([done.draft[depth]]), depth, depth - 1)
+            for depth in range(done.accepted, done.proposed)
+        ]
+
+    # ------------------------------------------------------------------ report
+
+    def report(self) -> Report:
+        """The answer so far, with every number."""
+        order, emitter = self.order, self.emitter
+        count = len(emitter.ids)
+        decode_s = self.timing.decode_s
+        drafted = any(name != "none" for name in self.by_drafter)
+        return Report(
+            model=order.model,
+            drafter=order.drafter.name,
+            rule=order.rule,
+            seed=order.seed,
+            text=emitter.text,
+            token_ids=list(emitter.ids),
+            prompt_tokens=len(order.ids),
+            finish=emitter.finish or "error",
+            passes=self.passes,
+            proposed=self.proposed,
+            accepted=self.accepted,
+            kinds="".join(emitter.kinds),
+            timing=self.timing,
+            tokens_per_second=(count - 1) / decode_s if count > 1 and decode_s > 0 else 0.0,
+            drafters=self.by_drafter,
+            speedup=self.policy.plain.speedup(decode_s / (count - 1)) if drafted and count > 1 else None,
+        )
+
+
+def _kind(letter: str) -> Kind:
+    assert letter in ("A", "C", "B", "P")
+    return letter

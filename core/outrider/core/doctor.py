@@ -1,0 +1,59 @@
+"""What the engine process sees of this machine, for `outrider doctor`."""
+
+from __future__ import annotations
+
+import shutil
+
+from . import paths, registry
+from .errors import DrafterError
+from .protocol import Finding
+
+LOW_DISK = 2 << 30  # bytes
+
+
+def findings() -> list[Finding]:
+    """Torch, processor, GPU, disk and drafters, each in a line."""
+    return [*_torch(), _disk(), *_drafters()]
+
+
+def _torch() -> list[Finding]:
+    try:
+        import torch
+    except ImportError as error:
+        return [Finding("problem", "torch", f"cannot be imported: {error}", "Install it again: pip install torch")]
+    found = [Finding("ok", "torch", f"{torch.__version__}, {torch.get_num_threads()} threads")]
+    fast = torch.ops.mkldnn._is_mkldnn_bf16_supported() if torch.backends.mkldnn.is_available() else False
+    cpu = torch.backends.cpu.get_cpu_capability()
+    found.append(Finding("ok", "cpu", f"{cpu}, bf16 {'in hardware' if fast else 'not in hardware: fp32 is used'}"))
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        text = "none is visible to torch" if built else "this torch is built without CUDA"
+        found.append(Finding("note", "gpu", f"{text}; models run on the CPU", "For a GPU install torch with CUDA."))
+    for index in range(torch.cuda.device_count()):
+        name = torch.cuda.get_device_name(index)
+        free, total = torch.cuda.mem_get_info(index)
+        found.append(Finding("ok", "gpu", f"cuda:{index} {name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"))
+    return found
+
+
+def _disk() -> Finding:
+    folder = paths.models_dir()
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free = shutil.disk_usage(there).free
+    text = f"{free / 2**30:.1f} GiB free for models in {folder}"
+    if free < LOW_DISK:
+        return Finding("problem", "disk", text, "Remove models: outrider models rm NAME, or move OUTRIDER_HOME.")
+    return Finding("ok", "disk", text)
+
+
+def _drafters() -> list[Finding]:
+    found = []
+    for entry in registry.entries():
+        try:
+            registry.method(entry)
+        except DrafterError as error:
+            fix = f"Remove or update it: outrider plugins remove {entry.distribution}"
+            found.append(Finding("problem", "drafter", error.message, fix))
+        else:
+            found.append(Finding("ok", "drafter", f"{entry.name} ({entry.distribution} {entry.version})"))
+    return found

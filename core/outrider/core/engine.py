@@ -1,0 +1,168 @@
+"""The engine: one loaded target with its drafters, and the answers it gives. No screen, no prints, no process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from . import registry
+from .answer import Answer, Control, Order
+from .errors import DrafterError, UsageError
+from .loading import Model, open_model
+from .noise import fresh_seed
+from .protocol import DrafterChoice, DrafterRow, Generate, ModelChoice, Notice, Progress, Report, Step
+from .sample import fill
+from .target.model import SLACK
+from .text.detokenise import Detokeniser
+from .weights.checkpoint import describe
+from .weights.library import resolve
+
+Say = Callable[[Step | Progress | Notice], None]
+RULES = ("match", "rejection")
+
+
+class Engine:
+    """Holds at most one model; loading another frees the first."""
+
+    def __init__(self) -> None:
+        self.model: Model | None = None
+
+    def load(self, choice: ModelChoice, number: int, say: Say, cancelled: Callable[[], bool]) -> Model:
+        """The model of `choice`, loaded if it is not yet. Raises ModelError, DownloadError, UsageError, Cancelled."""
+        if self.model is not None and self.model.choice == choice:
+            return self.model
+        began = time.perf_counter()
+
+        def tell(phase: str, done: float, total: float, unit: str = "", note: str = "") -> None:
+            say(Progress(number, phase, done, total, unit, note))
+
+        path = resolve(
+            choice.model, lambda phase, done, total, note: tell(phase, done, total, "bytes", note), cancelled
+        )
+        self.unload()
+        if choice.threads:
+            torch.set_num_threads(choice.threads)
+        self.model = open_model(choice, path, tell, cancelled)
+        self.model.loaded.load_s = time.perf_counter() - began
+        return self.model
+
+    def unload(self) -> None:
+        """Free the model, its cache and its drafters."""
+        if self.model is not None:
+            for drafter in self.model.talk.drafters.values():
+                drafter.close()
+        self.model = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def forget(self) -> None:
+        """Drop the conversation, so that the next answer prefills its whole prompt."""
+        if self.model is not None:
+            self.model.talk.reuse([])
+
+    def generate(self, request: Generate, say: Say, control: Control) -> Report:
+        """One answer. Raises an OutriderError before any token if the request cannot be met."""
+        began = time.perf_counter()
+        _check(request)
+        fresh = self.model is None or self.model.choice != request.model
+        model = self.load(request.model, request.id, say, control.cancelled)
+        ids = self.prompt_ids(model, request)
+        vocab = model.talk.target.vocab
+        unknown = [token for token in request.sampling.logit_bias if token >= vocab]
+        if unknown:
+            raise UsageError(f"--logit-bias {unknown[0]} is no token of this model.", f"Ids go from 0 to {vocab - 1}.")
+        seed = request.sampling.seed
+        order = Order(
+            request=request.id,
+            model=request.model.model,
+            ids=ids,
+            settings=fill(request.sampling, model.sampling),
+            seed=fresh_seed() if seed is None else seed,
+            rule=request.rule,
+            drafter=request.drafter,
+            eos=model.tokenizer.eos_ids,
+            pieces=Detokeniser(model.tokenizer),
+            decode=lambda tokens: model.tokenizer.decode(list(tokens)),
+            stop=tuple(request.sampling.stop),
+            limit=request.sampling.max_tokens,
+            detail=request.detail,
+            load_s=model.loaded.load_s if fresh else 0.0,
+            began=began,
+        )
+
+        def choose(choice: DrafterChoice) -> registry.GuardedDrafter | None:
+            return self.drafter(model, choice, lambda text: say(Notice(text, request.id)))
+
+        return Answer(order, model.talk, model.policy, choose, say).run(control)
+
+    def prompt_ids(self, model: Model, request: Generate) -> list[int]:
+        """Token ids of a request: the chat through the model's template, raw text as it is. Raises UsageError."""
+        if request.prompt is not None:
+            ids = model.tokenizer.encode_raw(request.prompt) if request.prompt else []
+        elif not request.messages:
+            ids = []
+        elif model.tokenizer.template is None:
+            raise UsageError(
+                f"{request.model.model} has no chat template.", "Use `outrider run --raw`, or a chat model."
+            )
+        else:
+            ids = model.tokenizer.encode(model.tokenizer.template.render(request.messages))
+        if not ids or (request.messages and not any(m.content.strip() for m in request.messages if m.role == "user")):
+            raise UsageError("The prompt is empty.", "Give some text: outrider run 'Why is the sky blue?'")
+        return ids
+
+    def drafter(
+        self, model: Model, choice: DrafterChoice, report: Callable[[str], None]
+    ) -> registry.GuardedDrafter | None:
+        """The loaded drafter of `choice`, None for plain decoding. Raises DrafterError if an explicit choice cannot ride.
+
+        `auto` never fails: it falls back to plain decoding and says why.
+        """
+        name = choice.name.replace("-", "_")
+        automatic = name == "auto"
+        if automatic:
+            name = _automatic(model.rows, choice.weights)
+        if name == "none":
+            return None
+        key = (name, choice.weights)
+        known = model.talk.drafters.get(key)
+        if known is not None and not known.failed:
+            return known
+        try:
+            drafter = registry.load(name, model.talk.target, {"weights": choice.weights}, report)
+        except DrafterError as error:
+            if not automatic:
+                raise
+            report(f"{error.message} Decoding plainly instead.")
+            return None
+        model.talk.drafters[key] = drafter
+        drafter.reset()
+        return drafter
+
+    def drafters(self, choice: ModelChoice) -> list[DrafterRow]:
+        """How every method fits a model, without reading weights."""
+        return registry.survey(describe(resolve(choice.model, download=False)))
+
+
+def _check(request: Generate) -> None:
+    problem = request.sampling.problem()
+    if problem:
+        raise UsageError(problem, "See `outrider run --help`.")
+    if request.rule not in RULES:
+        raise UsageError(f"--rule {request.rule} is not known.", f"Use {' or '.join(RULES)}.")
+    tokens = request.drafter.tokens
+    if tokens is not None and not 1 <= tokens < SLACK:
+        raise UsageError(f"--draft-tokens must be from 1 to {SLACK - 1}, not {tokens}.", "8 is a good start.")
+
+
+def _automatic(rows: list[DrafterRow], weights: str | None) -> str:
+    """Weights given: the first method that waits for some; else the best fit that is usable now, our own first."""
+    order = ("exact", "family", "any")
+    if weights is not None:
+        waiting = [row.name for row in rows if row.fit in order and not row.usable]
+        return waiting[0] if waiting else "none"
+    usable = [row for row in rows if row.usable and row.fit in order]
+    usable.sort(key=lambda row: (order.index(row.fit), not row.trusted, row.name))
+    return usable[0].name if usable else "none"

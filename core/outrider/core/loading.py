@@ -1,0 +1,154 @@
+"""From a `ModelChoice` to a model in memory: decoder, cache, tokenizer, defaults, and how every drafter fits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from . import registry
+from .answer import Conversation
+from .drafting import ModelInfo
+from .errors import Cancelled, ModelError, UsageError
+from .policy import Policy
+from .protocol import DrafterRow, Loaded, ModelChoice, Sampling
+from .sample import fill
+from .target.decoder import Decoder
+from .target.families import read_spec
+from .target.load import choose_device, choose_dtype, load_decoder
+from .target.model import SLACK, TargetModel
+from .target.spec import TargetSpec
+from .text.tokenizer import Tokenizer
+from .weights.checkpoint import Checkpoint, describe, open_checkpoint
+
+CONTEXT = 8192  # tokens, where the user does not say: K/V of a small model stay below 200 MB
+
+Tell = Callable[[str, float, float, str], None]  # phase, done, total, unit
+
+
+@dataclass(slots=True)
+class Model:
+    """A target in memory with everything that belongs to it."""
+
+    choice: ModelChoice
+    tokenizer: Tokenizer
+    talk: Conversation
+    rows: list[DrafterRow]
+    sampling: Sampling  # the model's own defaults
+    loaded: Loaded
+    policy: Policy = field(default_factory=Policy)
+
+
+class _Clock:
+    """Seconds of each phase."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.phases[phase] = now - self._last
+        self._last = now
+
+
+def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[[], bool]) -> Model:
+    """Load the model at `path`. Raises ModelError, BrokenFileError, UsageError, Cancelled."""
+    clock = _Clock()
+    device = choose_device(choice.device)
+    dtype = choose_dtype(choice.dtype, device)
+    checkpoint = open_checkpoint(path)
+    try:
+        context = _context(choice, read_spec(checkpoint.config).context)
+        tell("tokenizer", 0, 0, "")
+        tokenizer = Tokenizer.from_checkpoint(checkpoint)
+        clock.lap("tokenizer")
+        decoder, info = _decoder(checkpoint, (dtype, device), context, tell, cancelled), describe(path)
+        target = _target(choice, decoder, info, context)
+        clock.lap("weights")
+        generation = checkpoint.generation
+    finally:
+        checkpoint.close()
+    tell("warm-up", 0, 0, "")
+    for rows in (1, 8):  # the first pass of a width builds its kernels
+        target.forward([0] * rows)
+    clock.lap("warm-up")
+    own = Sampling(
+        temperature=generation.get("temperature"), top_k=generation.get("top_k"), top_p=generation.get("top_p")
+    )
+    rows_of_drafters = registry.survey(info)
+    loaded = _loaded(choice, target, tokenizer, own, rows_of_drafters)
+    loaded.phases = clock.phases
+    return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded)
+
+
+def _decoder(
+    checkpoint: Checkpoint,
+    kind: tuple[torch.dtype, torch.device],
+    context: int,
+    tell: Tell,
+    cancelled: Callable[[], bool],
+) -> Decoder:
+    def layer(done: int, total: int) -> None:
+        if cancelled():
+            raise Cancelled
+        tell("weights", done, total, "layers")
+
+    try:
+        return load_decoder(checkpoint, *kind, context + SLACK, layer)
+    except torch.OutOfMemoryError as error:
+        raise _too_big(checkpoint.path.name, kind[1]) from error
+
+
+def _target(choice: ModelChoice, decoder: Decoder, info: ModelInfo, context: int) -> TargetModel:
+    try:
+        return TargetModel(decoder, info, context)
+    except torch.OutOfMemoryError as error:
+        raise _too_big(choice.model, decoder.device) from error
+
+
+def _too_big(name: str, device: torch.device) -> ModelError:
+    return ModelError(
+        f"{name} does not fit into the memory of {device}.", "Try --dtype bf16, a smaller --context, or --device cpu."
+    )
+
+
+def _loaded(
+    choice: ModelChoice, target: TargetModel, tokenizer: Tokenizer, own: Sampling, rows: list[DrafterRow]
+) -> Loaded:
+    decoder, filled = target.decoder, fill(Sampling(), own)
+    return Loaded(
+        model=choice.model,
+        title=target.info.name,
+        family=decoder.spec.family,
+        parameters=_parameters(decoder.spec),
+        nbytes=decoder.weights.nbytes + target.cache.nbytes,
+        dtype=str(decoder.dtype).removeprefix("torch."),
+        device=str(decoder.device),
+        threads=torch.get_num_threads(),
+        context=target.context,
+        chat=tokenizer.template is not None,
+        load_s=0.0,
+        sampling=Sampling(temperature=filled.temperature, top_k=filled.top_k, top_p=filled.top_p, min_p=filled.min_p),
+        drafters=rows,
+    )
+
+
+def _context(choice: ModelChoice, made_for: int) -> int:
+    if choice.context is None:
+        return min(made_for, CONTEXT)
+    if not 16 <= choice.context <= made_for:
+        raise UsageError(
+            f"--context must be from 16 to {made_for} for this model, not {choice.context}.",
+            "Leave it out for a sensible size.",
+        )
+    return choice.context
+
+
+def _parameters(spec: TargetSpec) -> int:
+    attention = spec.width * spec.head_dim * (2 * spec.heads + 2 * spec.kv_heads)
+    layer = attention + 3 * spec.width * spec.mlp_width + 2 * spec.width
+    return spec.layers * layer + spec.vocab * spec.width * (1 if spec.tied else 2) + spec.width

@@ -1,0 +1,226 @@
+"""Finding drafting methods by entry point, and the one wrapper through which the engine calls them.
+
+A plugin may raise anything anywhere: at import, in `matches`, `load`, `advance` or `propose`. Here, and only here, that
+becomes a row in a table or a notice; the engine goes on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .drafting import API, Context, Draft, Drafter, Fit, Match, Method, ModelInfo, Shape, Step, Target
+from .errors import DrafterError, OutriderError
+from .protocol import DrafterRow
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GROUP = "outrider.drafters"
+OURS = "outrider"  # methods of this distribution are trusted with `probs`
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A method as its distribution announces it; nothing of it has been imported."""
+
+    name: str
+    distribution: str
+    version: str
+    point: EntryPoint
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its `probs` are honoured."""
+        return self.distribution == OURS
+
+
+def entries() -> list[Entry]:
+    """Every announced method by name; of equal names ours wins, then the first."""
+    found: dict[str, Entry] = {}
+    for point in entry_points(group=GROUP):
+        name = point.name.replace("-", "_")
+        dist = point.dist
+        entry = Entry(name, dist.name if dist else "?", dist.version if dist else "?", point)
+        if name not in found or (entry.trusted and not found[name].trusted):
+            found[name] = entry
+    return [found[name] for name in sorted(found)]
+
+
+def last_line(error: BaseException) -> str:
+    """What a person wants to read of an exception: its own words, or its type where it has none."""
+    words = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {words[-1]}" if words else type(error).__name__
+
+
+def _guarded(what: str, call: Callable[[], T]) -> T:
+    """Run plugin code; whatever it raises becomes a DrafterError that names it."""
+    try:
+        return call()
+    except OutriderError:
+        raise
+    except Exception as error:
+        raise DrafterError(
+            f"{what} failed: {last_line(error)}.", "See the engine log, or remove the plugin."
+        ) from error
+
+
+def method(entry: Entry) -> Method:
+    """Import a method. Raises DrafterError if it cannot be imported or speaks another contract version."""
+    loaded: Any = _guarded(f"Importing the drafter {entry.name}", entry.point.load)
+    made: Any = _guarded(f"Making the drafter {entry.name}", loaded) if isinstance(loaded, type) else loaded
+    api = getattr(made, "api", None)
+    if api != API:
+        raise DrafterError(
+            f"The drafter {entry.name} speaks contract version {api}, this Outrider speaks {API}.",
+            f"Update {entry.distribution} or Outrider.",
+        )
+    return made
+
+
+def match(entry: Entry, info: ModelInfo) -> Match:
+    """Ask a method whether it fits. Raises DrafterError."""
+    answer = _guarded(f"The drafter {entry.name}", lambda: method(entry).matches(info))
+    if not isinstance(answer, Match):
+        raise DrafterError(f"The drafter {entry.name} answered with no Match.", f"Update {entry.distribution}.")
+    return answer
+
+
+def survey(info: ModelInfo) -> list[DrafterRow]:
+    """Every method with how it fits `info`, best fit first; a broken plugin is a row that says so."""
+    rows = []
+    for entry in entries():
+        row = DrafterRow(name=entry.name, distribution=entry.distribution, version=entry.version, trusted=entry.trusted)
+        try:
+            answer = match(entry, info)
+        except DrafterError as error:
+            row.fit, row.reason = "broken", error.message
+        else:
+            row.fit = answer.fit.name.lower()  # type: ignore[assignment]  # the enum and the literal share their words
+            row.reason, row.nbytes, row.weights = answer.reason, answer.nbytes, answer.weights
+            row.usable = answer.fit > Fit.NO and answer.ready
+        rows.append(row)
+    order = ("exact", "family", "any", "no", "broken")
+    return sorted(rows, key=lambda row: (order.index(row.fit), row.name))
+
+
+def load(name: str, target: Target, options: Mapping[str, object], report: Callable[[str], None]) -> GuardedDrafter:
+    """Load a drafter by method name. Raises DrafterError if it is unknown, does not fit, or fails to load."""
+    known = {entry.name: entry for entry in entries()}
+    entry = known.get(name)
+    if entry is None:
+        raise DrafterError(
+            f"There is no drafter {name!r}; there are: auto, none, {', '.join(known)}.", "See `outrider drafters list`."
+        )
+    answer = match(entry, target.info)
+    if answer.fit == Fit.NO:
+        raise DrafterError(f"The drafter {name} does not fit: {answer.reason}.", "See `outrider drafters list`.")
+    if not answer.ready and not options.get("weights"):
+        raise DrafterError(f"The drafter {name} {answer.reason}.", "See `outrider drafters list`.")
+    loaded = _guarded(f"Loading the drafter {name}", lambda: method(entry).load(target, answer, options))
+    return GuardedDrafter(name, loaded, entry.trusted, report)
+
+
+class GuardedDrafter:
+    """A loaded drafter as the engine sees it: it cannot raise, and what it proposes has been checked.
+
+    After its first failure it is reported, closed, and proposes nothing more.
+    """
+
+    def __init__(self, name: str, drafter: Drafter, trusted: bool, report: Callable[[str], None]) -> None:
+        self.name = name
+        self.trusted = trusted
+        self.failed = False
+        self.known = 0  # tokens it has been told of
+        self._drafter = drafter
+        self._report = report
+        self.needs = drafter.needs
+        self.shape: Shape = drafter.shape
+        self.device = bool(getattr(drafter, "device", False))
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        self.known = 0
+        self._call("reset", self._drafter.reset)
+
+    def advance(self, step: Step) -> None:
+        """Hand on what became true."""
+        self._call("advance", lambda: self._drafter.advance(step))
+        self.known = step.start + step.tokens.shape[0]
+
+    def rewind(self, length: int) -> None:
+        """Cut to `length` tokens, if it knows more."""
+        if self.known > length:
+            self._call("rewind", lambda: self._drafter.rewind(length))
+            self.known = length
+
+    def propose(self, context: Context, vocab: int) -> Draft | None:
+        """A checked draft, or None. `probs` of an untrusted drafter are dropped."""
+        draft = self._call("propose", lambda: self._drafter.propose(context))
+        if draft is None or self.failed:
+            return None
+        problem = self._call("propose", lambda: _problem(draft, context.nodes, self.shape, vocab))
+        if problem:
+            self._fail(f"proposed {problem}")
+        if self.failed or draft.tokens.shape[0] == 0:
+            return None
+        return draft if context.probs else replace(draft, probs=None)
+
+    def propose_device(self, nodes: int) -> Tensor | None:
+        """Device form: `nodes` tokens [nodes], None after a failure."""
+        return self._call("propose_device", lambda: self._drafter.propose_device(nodes))  # type: ignore[attr-defined]
+
+    def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
+        """Device form of `advance`; the host learns `known` when it reads the count."""
+        self._call("advance_device", lambda: self._drafter.advance_device(tokens, count, hidden))  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """Free what it holds."""
+        drafter, self.failed = self._drafter, True
+        try:
+            drafter.close()
+        except Exception as error:  # noqa: BLE001 - same isolation; closing is the last thing it is asked
+            self._report(f"The drafter {self.name} failed while closing: {last_line(error)}.")
+
+    def _call(self, phase: str, call: Callable[[], T]) -> T | None:
+        if self.failed:
+            return None
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; this is the isolation that keeps the answer going
+            self._fail(f"failed in {phase}: {last_line(error)}")
+            return None
+
+    def _fail(self, what: str) -> None:
+        self.failed = True
+        self._report(f"The drafter {self.name} {what}. It is switched off; the answer goes on without it.")
+        self.close()
+
+
+def _problem(draft: Draft, budget: int, shape: Shape, vocab: int) -> str | None:
+    """What is wrong with a draft, as the end of a sentence; None if nothing is."""
+    tokens = draft.tokens
+    n = tokens.shape[0] if tokens.ndim == 1 else -1
+    if n < 0 or tokens.is_floating_point():
+        return "something that is no list of token ids"
+    if n > min(budget, shape.nodes):
+        return f"{n} tokens where {min(budget, shape.nodes)} were allowed"
+    if n and not bool(((tokens >= 0) & (tokens < vocab)).all()):
+        return "a token id outside the vocabulary"
+    if draft.parents is not None:
+        parents = draft.parents.tolist()
+        if len(parents) != n or any(not -1 <= parent < index for index, parent in enumerate(parents)):
+            return "a tree whose parents do not come before their children"
+    if draft.probs is not None and n:
+        probs = draft.probs
+        if probs.shape != (n, vocab):
+            return "probabilities of another shape than its tokens"
+        sums = probs.double().sum(-1)
+        fair = bool((probs >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
+        if not fair or not bool((probs.gather(1, tokens[:, None].long()) > 0).all()):
+            return "probabilities that are none"
+    return None

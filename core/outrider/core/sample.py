@@ -1,0 +1,186 @@
+"""Logits -> distribution -> token, once for everybody: target and drafter, drafted and plain, greedy and sampled.
+
+Order: repeat, presence and frequency penalties, logit bias, temperature, top-k, top-p, min-p. The repeat penalty counts
+the whole context, the other two the answer only; tokens of a draft count for the rows behind them.
+
+Letters: `V` vocabulary, `m` ids that the filters left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .errors import ModelError
+from .noise import Noise, gumbel
+from .protocol import Sampling
+
+_NEAR = 16.0  # natural-log units below the best logit in which a top-p nucleus is looked for first
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`Sampling` with every default filled in."""
+
+    temperature: float = 0.7
+    top_k: int = 0
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def penalised(self) -> bool:
+        """Whether logits depend on earlier tokens beyond the model itself."""
+        return self.repeat_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+
+def fill(sampling: Sampling, defaults: Sampling) -> Settings:
+    """What the user set, else what the model recommends, else our own defaults."""
+    own = Settings()
+    values = {}
+    for name in Settings.__dataclass_fields__:
+        if name == "logit_bias":
+            continue
+        value = getattr(sampling, name)
+        if value is None:
+            value = getattr(defaults, name)
+        values[name] = getattr(own, name) if value is None else value
+    return Settings(**values, logit_bias=tuple(sorted(sampling.logit_bias.items())))
+
+
+class Sampler:
+    """Draws the tokens of one answer. `context` are the ids of the prompt; `commit` adds what was emitted."""
+
+    def __init__(self, settings: Settings, noise: Noise, context: Sequence[int] = ()) -> None:
+        self.settings = settings
+        self.noise = noise
+        self._context = Counter(context) if settings.repeat_penalty != 1.0 else Counter[int]()
+        self._answer: Counter[int] = Counter()
+
+    @property
+    def greedy(self) -> bool:
+        """Temperature 0 and nothing that changes logits: argmax of the raw rows."""
+        s = self.settings
+        return s.temperature == 0 and not s.penalised and not s.logit_bias
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """These tokens were emitted; later rows are penalised for them."""
+        if self.settings.penalised:
+            self._answer.update(tokens)
+
+    def kept(self, logits: Tensor, path: Sequence[int] = ()) -> tuple[Tensor | None, Tensor]:
+        """What the filters leave of `logits` [V] after the draft tokens `path`: ids [m] and log-weights [m].
+
+        Ids None means all of the vocabulary. Weights are not normalised. At temperature 0 one id is left.
+        Raises ModelError for logits that are not finite.
+        """
+        x = self._processed(logits, path)
+        best, index = x.max(-1)
+        if not math.isfinite(best):
+            raise ModelError("The model's output is not a number.", "Try --dtype fp32 or bf16.")
+        s = self.settings
+        if s.temperature == 0:
+            return index[None], torch.zeros(1, dtype=torch.float64, device=x.device)
+        x = x / s.temperature
+        ids: Tensor | None = None
+        if 0 < s.top_k < x.shape[0]:
+            x, ids = x.topk(s.top_k)
+        if s.top_p < 1:
+            x, ids = _nucleus(x, ids, s.top_p)
+        if s.min_p > 0:
+            keep = (x >= x.max() + math.log(s.min_p)).nonzero()[:, 0]
+            ids = keep if ids is None else ids[keep]
+            x = x[keep]
+        return ids, x.double()
+
+    def distribution(self, logits: Tensor, path: Sequence[int] = ()) -> Tensor:
+        """[V] -> [V] float64 probabilities after processors and filters; a one-hot at temperature 0."""
+        ids, weights = self.kept(logits, path)
+        probs = weights.softmax(-1)
+        if ids is None:
+            return probs
+        return torch.zeros(logits.shape[-1], dtype=torch.float64, device=logits.device).index_put_((ids,), probs)
+
+    def token(self, logits: Tensor, position: int, path: Sequence[int] = ()) -> int:
+        """The token of absolute `position`: argmax(log p + Gumbel(seed, position, id)) over what the filters left."""
+        ids, weights = self.kept(logits, path)
+        if ids is None:
+            uniform = self.noise.uniform_all("target", position, weights.shape[0], weights.device)
+            return int((weights + gumbel(uniform)).argmax())
+        if ids.shape[0] == 1:
+            return int(ids)
+        return int(ids[(weights + gumbel(self.noise.uniform("target", position, ids))).argmax()])
+
+    def chain(self, logits: Tensor, position: int, path: Sequence[int] = ()) -> Tensor:
+        """Rows [r, V] of consecutive positions -> ids [r]; each row follows the draws before it."""
+        if self.greedy:
+            return greedy_rows(logits)
+        drawn: list[int] = []
+        for row in logits:
+            drawn.append(self.token(row, position + len(drawn), [*path, *drawn]))
+        return torch.tensor(drawn, dtype=torch.int64, device=logits.device)
+
+    def rows(self, logits: Tensor, position: int, draft: Tensor) -> Tensor:
+        """The target's choice at every row: logits [1 + n, V], row i after the draft tokens before it -> ids [1 + n]."""
+        if self.greedy:
+            return greedy_rows(logits)
+        path = draft.tolist() if self.settings.penalised else [0] * draft.shape[0]  # no penalty, no need to know
+        drawn = [self.token(row, position + index, path[:index]) for index, row in enumerate(logits)]
+        return torch.tensor(drawn, dtype=torch.int64, device=logits.device)
+
+    def _processed(self, logits: Tensor, path: Sequence[int]) -> Tensor:
+        s = self.settings
+        x = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        if s.penalised:
+            x = self._penalised(x.clone(), path)
+        if s.logit_bias:
+            ids, bias = zip(*((i, b) for i, b in s.logit_bias if i < x.shape[0]), strict=True)
+            x = x.index_add(0, torch.tensor(ids, device=x.device), torch.tensor(bias, dtype=x.dtype, device=x.device))
+        return x
+
+    def _penalised(self, x: Tensor, path: Sequence[int]) -> Tensor:
+        s = self.settings
+        answer = self._answer + Counter(path)
+        if s.repeat_penalty != 1.0 and (seen := list({*self._context, *answer})):
+            ids = torch.tensor(seen, device=x.device)
+            rows = x[ids]
+            x[ids] = torch.where(rows > 0, rows / s.repeat_penalty, rows * s.repeat_penalty)
+        if answer and (s.presence_penalty or s.frequency_penalty):
+            ids = torch.tensor(list(answer), device=x.device)
+            counts = torch.tensor(list(answer.values()), dtype=x.dtype, device=x.device)
+            x[ids] -= s.presence_penalty + s.frequency_penalty * counts
+        return x
+
+
+def greedy_rows(logits: Tensor) -> Tensor:
+    """[r, V] -> argmax of every row [r]. Raises ModelError for logits that are not finite."""
+    best, ids = logits.max(-1)
+    if not bool(best.isfinite().all()):
+        raise ModelError("The model's output is not a number.", "Try --dtype fp32 or bf16.")
+    return ids
+
+
+def _nucleus(x: Tensor, ids: Tensor | None, mass: float) -> tuple[Tensor, Tensor]:
+    """The smallest set of best ids that holds `mass`; log-weights and ids, best first.
+
+    Sorting a whole vocabulary is slow, so the ids near the best are tried first; their share of the mass tells whether
+    that is enough.
+    """
+    total = x.logsumexp(-1)
+    near = (x > x.max() - _NEAR).nonzero()[:, 0]
+    for pool in (near, torch.arange(x.shape[0], device=x.device)):
+        weights, order = x[pool].sort(descending=True, stable=True)
+        before = (weights - total).double().exp().cumsum(0)
+        if before[-1] >= mass or pool is not near:
+            break
+    count = int((before < mass).sum()) + 1
+    chosen = pool[order[:count]]
+    return x[chosen], chosen if ids is None else ids[chosen]

@@ -1,0 +1,245 @@
+"""The engine process: `python -m outrider.core.service`. One loop over requests, frames on private descriptors.
+
+Before anything else is imported, descriptors 0 and 1 move to private ones for frames; 0 becomes the null device and 1
+becomes stderr, so nothing that prints, in Python or in C, can corrupt a frame.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def _take_descriptors() -> tuple[int, int]:
+    frames_in, frames_out = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return frames_in, frames_out
+
+
+_DESCRIPTORS = _take_descriptors() if __name__ == "__main__" else None
+
+import queue  # noqa: E402 - the descriptors come first
+import signal  # noqa: E402
+import threading  # noqa: E402
+import traceback  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from importlib.metadata import version  # noqa: E402
+from typing import Any  # noqa: E402
+
+from outrider.core import protocol  # noqa: E402
+from outrider.core.errors import Cancelled, OutriderError  # noqa: E402
+
+_READ = 1 << 16
+
+
+class Service:
+    """Serves requests in order of arrival. Cancel and SetDrafter take effect between two passes of the running one."""
+
+    def __init__(self, frames_in: int, frames_out: int) -> None:
+        self._in, self._out = frames_in, frames_out
+        self._writing = threading.Lock()
+        self._inbox: queue.Queue[protocol.Request | None] = queue.Queue()
+        self._cancelled: set[int] = set()
+        self._switches: queue.Queue[protocol.SetDrafter] = queue.Queue()
+        self._running: int | None = None
+        self._engine: Any = None
+
+    def run(self) -> None:
+        """Until `Quit` or until the client is gone."""
+        self.send(protocol.Hello(version=protocol.VERSION, outrider=version("outrider"), pid=os.getpid()))
+        threading.Thread(target=self._listen, name="frames", daemon=True).start()
+        while (request := self._inbox.get()) is not None:
+            self._serve(request)
+
+    def send(self, event: protocol.Event) -> None:
+        """Write one frame. A client that is gone ends the process."""
+        data = memoryview(protocol.pack(event))
+        with self._writing:
+            try:
+                while data:
+                    data = data[os.write(self._out, data) :]
+            except BrokenPipeError:
+                os._exit(0)
+
+    @property
+    def engine(self) -> Any:
+        """The engine; importing it is what loads torch."""
+        if self._engine is None:
+            from outrider.core.engine import Engine
+
+            self._engine = Engine()
+        return self._engine
+
+    # ------------------------------------------------------------------ reading
+
+    def _listen(self) -> None:
+        unpacker = protocol.Unpacker(protocol.AnyRequest)
+        while data := os.read(self._in, _READ):
+            try:
+                requests = unpacker.feed(data)
+            except protocol.ProtocolError:
+                traceback.print_exc()
+                break
+            for request in requests:
+                self._sort(request)
+        self._hang_up()
+
+    def _sort(self, request: protocol.Request) -> None:
+        if isinstance(request, protocol.Cancel):
+            self._cancelled.add(request.request)
+        elif isinstance(request, protocol.SetDrafter):
+            self._switches.put(request)
+            if self._running is None:
+                self._inbox.put(request)
+        elif isinstance(request, protocol.Quit):
+            self._hang_up()
+        else:
+            self._inbox.put(request)
+
+    def _hang_up(self) -> None:
+        """No more requests come: stop what runs at its next pass, then end."""
+        if self._running is not None:
+            self._cancelled.add(self._running)
+        self._inbox.put(None)
+
+    # ------------------------------------------------------------------ serving
+
+    def _serve(self, request: protocol.Request) -> None:
+        if isinstance(request, protocol.SetDrafter):
+            self._acknowledge()
+            return
+        self._running = request.id
+        try:
+            if request.id in self._cancelled:
+                raise Cancelled
+            self.send(_JOBS[type(request)](self, request))
+        except OutriderError as error:
+            self._fail(request.id, error.message, error.hint, error.usage)
+        except MemoryError:
+            self._fail(request.id, "There is not enough memory.", "Try --dtype bf16 or a smaller model.", False)
+        except Exception as error:  # noqa: BLE001 - a bug in one job must not take the chat down; it is told with its trace
+            self._fail(
+                request.id, f"The engine hit a bug: {type(error).__name__}: {error}.", "Please report it.", False
+            )
+        finally:
+            self._running = None
+            self._cancelled.discard(request.id)
+            self._acknowledge()
+
+    def _fail(self, number: int, message: str, hint: str, usage: bool) -> None:
+        trace = traceback.format_exc()
+        self.send(protocol.Failed(request=number, message=message, hint=hint, usage=usage, trace=trace))
+
+    def _acknowledge(self) -> None:
+        """Switches that no running answer took: the next `Generate` carries its own choice, so they are simply done."""
+        while not self._switches.empty():
+            switch = self._switches.get()
+            self.send(protocol.Result(request=switch.id, data=switch.drafter.name))
+
+    def cancelled(self, number: int) -> Callable[[], bool]:
+        """A test whether request `number` was cancelled."""
+        return lambda: number in self._cancelled
+
+    # ------------------------------------------------------------------ jobs
+
+    def _load(self, request: protocol.Load) -> protocol.Event:
+        self.send(protocol.Progress(request=request.id, phase="engine"))
+        model = self.engine.load(request.model, request.id, self.send, self.cancelled(request.id))
+        return protocol.Result(request=request.id, data=protocol.plain(model.loaded))
+
+    def _generate(self, request: protocol.Generate) -> protocol.Event:
+        report = self.engine.generate(request, self.send, _Control(self, request.id))
+        return protocol.Done(request=request.id, finish=report.finish, report=report)
+
+    def _models(self, request: protocol.Models) -> protocol.Event:
+        from outrider.core.weights import library
+
+        found = library.rows() if request.name is None else library.row(request.name)
+        return protocol.Result(request=request.id, data=protocol.plain(found))
+
+    def _pull(self, request: protocol.Pull) -> protocol.Event:
+        from outrider.core.weights import library
+
+        def tell(phase: str, done: int, total: int, note: str) -> None:
+            self.send(protocol.Progress(request.id, phase, done, total, "bytes", note))
+
+        row = library.pull(request.name, tell, self.cancelled(request.id))
+        return protocol.Result(request=request.id, data=protocol.plain(row))
+
+    def _remove(self, request: protocol.Remove) -> protocol.Event:
+        from outrider.core.weights import library
+
+        return protocol.Result(request=request.id, data=protocol.plain(library.remove(request.name)))
+
+    def _drafters(self, request: protocol.Drafters) -> protocol.Event:
+        from outrider.core import registry
+        from outrider.core.weights.checkpoint import describe
+        from outrider.core.weights.library import resolve
+
+        def tell(phase: str, done: int, total: int, note: str) -> None:
+            self.send(protocol.Progress(request.id, phase, done, total, "bytes", note))
+
+        path = resolve(request.model.model, tell, self.cancelled(request.id))
+        return protocol.Result(request=request.id, data=protocol.plain(registry.survey(describe(path))))
+
+    def _bench(self, request: protocol.Bench) -> protocol.Event:
+        from outrider.core.bench import run
+
+        data = run(self.engine, request, self.send, self.cancelled(request.id))
+        return protocol.Result(request=request.id, data=data)
+
+    def _doctor(self, request: protocol.Doctor) -> protocol.Event:
+        from outrider.core.doctor import findings
+
+        return protocol.Result(request=request.id, data=protocol.plain(findings()))
+
+
+class _Control:
+    """The running answer's view of the user."""
+
+    def __init__(self, service: Service, number: int) -> None:
+        self._service, self.cancelled = service, service.cancelled(number)
+        self._switch: protocol.SetDrafter | None = None
+
+    def switched(self) -> protocol.DrafterChoice | None:
+        """The newest switch; older ones that nobody saw are answered as done."""
+        switches = self._service._switches
+        while not switches.empty():
+            if self._switch is not None:
+                self.switch_done(self._switch.drafter.name, None)
+            self._switch = switches.get()
+        return self._switch.drafter if self._switch is not None else None
+
+    def switch_done(self, name: str, error: OutriderError | None) -> None:
+        """Answer the switch."""
+        switch, self._switch = self._switch, None
+        if switch is None:
+            return
+        if error is None:
+            self._service.send(protocol.Result(request=switch.id, data=name))
+        else:
+            self._service.send(protocol.Failed(request=switch.id, message=error.message, hint=error.hint))
+
+
+_JOBS: dict[type, Callable[[Service, Any], protocol.Event]] = {
+    protocol.Load: Service._load,
+    protocol.Generate: Service._generate,
+    protocol.Models: Service._models,
+    protocol.Pull: Service._pull,
+    protocol.Remove: Service._remove,
+    protocol.Drafters: Service._drafters,
+    protocol.Bench: Service._bench,
+    protocol.Doctor: Service._doctor,
+}
+
+
+def main(frames_in: int, frames_out: int) -> None:
+    """Serve until the client is gone; an interrupt from the terminal is the client's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Service(frames_in, frames_out).run()
+
+
+if _DESCRIPTORS is not None:
+    main(*_DESCRIPTORS)

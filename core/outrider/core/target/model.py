@@ -1,0 +1,72 @@
+"""The target of one conversation: a decoder, its cache, and the seam that drafters may touch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from outrider.core.drafting import ModelInfo
+
+from .decoder import Decoder, Pass
+
+SLACK = 64  # cache rows beyond the context: no draft is wider
+
+
+class TargetModel:
+    """Implements `drafting.Target`. Ids come in as lists, the length is moved by `commit` alone."""
+
+    def __init__(self, decoder: Decoder, info: ModelInfo, context: int) -> None:
+        self.decoder = decoder
+        self.info = info
+        self.context = context
+        self.cache = decoder.new_cache(context + SLACK)
+
+    @property
+    def vocab(self) -> int:
+        """Rows of the output layer."""
+        return self.decoder.spec.vocab
+
+    @property
+    def length(self) -> int:
+        """Committed tokens in the cache."""
+        return self.cache.length
+
+    def forward(self, ids: Sequence[int] | Tensor, *, last: bool = False, states: Sequence[int] = ()) -> Pass:
+        """One pass over `ids` behind the committed tokens; nothing is committed."""
+        if not isinstance(ids, Tensor):
+            ids = torch.tensor(ids, dtype=torch.int64)
+        return self.decoder.run(ids.to(self.decoder.device), self.cache, last=last, states=states)
+
+    def commit(self, length: int) -> None:
+        """The first `length` tokens are true, forwards or backwards."""
+        self.cache.commit(length)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """[n] -> [n, d] with the target's own scale."""
+        return self.decoder.embed(ids)
+
+    def embed_raw(self, ids: Tensor) -> Tensor:
+        """[n] -> [n, d] rows of the table."""
+        return self.decoder.embed(ids)
+
+    def norm(self, hidden: Tensor) -> Tensor:
+        """The final norm alone."""
+        return self.decoder.norm(hidden)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """[n, d] -> [n, V] without norm."""
+        return self.decoder.head(hidden)
+
+    def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
+        """Residual [n, d] after the first layers; K/V written as scratch."""
+        return self.decoder.early(ids, self.cache, start, layers)
+
+    def kv(self, layer: int) -> tuple[Tensor, Tensor, int]:
+        """Keys, values [K, C, h] of a layer and the committed length."""
+        return self.cache.k[layer], self.cache.v[layer], self.cache.length
+
+    def capture(self, function: Callable[..., Tensor], *examples: Tensor) -> Callable[..., Tensor]:
+        """Runs eagerly: the function itself."""
+        return function

@@ -1,0 +1,99 @@
+"""Rotary position embedding: inverse frequencies of every published scaling, and the table the decoder reads.
+
+Letters: `r` rotated dims of a head, `S` positions. Sources: RoFormer (arXiv 2104.09864), YaRN (arXiv 2309.00071), and the
+published configs for the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outrider.core.errors import ModelError
+
+from .spec import RopeSpec
+
+
+def _default(rope: RopeSpec, theta: float | None = None) -> Tensor:
+    exponents = torch.arange(0, rope.width, 2, dtype=torch.float32) / rope.width  # [r/2]
+    return 1.0 / (theta or rope.theta) ** exponents
+
+
+def _llama3(base: Tensor, scaling: dict[str, Any]) -> Tensor:
+    """Long wavelengths are stretched by `factor`, short ones kept, those between blended."""
+    original, factor = scaling["original_max_position_embeddings"], scaling["factor"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    wavelength = 2 * math.pi / base
+    blend = ((original / wavelength - low) / (high - low)).clamp(0, 1)
+    return (1 - blend) * base / factor + blend * base
+
+
+def _yarn(rope: RopeSpec, base: Tensor, context: int) -> tuple[Tensor, float]:
+    scaling, width = rope.scaling, rope.width
+    original = scaling.get("original_max_position_embeddings") or context
+    factor = scaling.get("factor") or context / original
+
+    def corner(turns: float) -> float:
+        return width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = corner(scaling.get("beta_fast") or 32), corner(scaling.get("beta_slow") or 1)
+    if scaling.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
+    if low == high:
+        high += 0.001
+    ramp = ((torch.arange(width // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)  # [r/2]
+    return base / factor * ramp + base * (1 - ramp), _yarn_attention(scaling, factor)
+
+
+def _yarn_attention(scaling: dict[str, Any], factor: float) -> float:
+    if scaling.get("attention_factor") is not None:
+        return float(scaling["attention_factor"])
+
+    def scale(m: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * m * math.log(factor) + 1.0
+
+    both = scaling.get("mscale"), scaling.get("mscale_all_dim")
+    return scale(both[0]) / scale(both[1]) if both[0] and both[1] else scale(1.0)
+
+
+def inverse_frequencies(rope: RopeSpec, made_for: int, context: int) -> tuple[Tensor, float]:
+    """`[r/2]` fp32 and the factor of cos and sin.
+
+    `made_for`: positions in the config; `context`: tokens the session is opened with, which fixes the table of the
+    dynamic kind for good. Raises ModelError for an unknown kind.
+    """
+    base, scaling = _default(rope), rope.scaling
+    attention = 1.0
+    if rope.divisors is not None:
+        base = base / torch.tensor(rope.divisors, dtype=torch.float32)
+    elif rope.kind == "linear":
+        base = base / scaling["factor"]
+    elif rope.kind == "dynamic":
+        length = max(context, made_for)
+        grown = scaling["factor"] * length / made_for - (scaling["factor"] - 1)
+        base = _default(rope, rope.theta * grown ** (rope.width / (rope.width - 2)))
+    elif rope.kind == "llama3":
+        base = _llama3(base, scaling)
+    elif rope.kind == "yarn":
+        base, attention = _yarn(rope, base, made_for)
+    elif rope.kind != "default":
+        raise ModelError(f"Rope scaling {rope.kind!r} is not known.", "Take another checkpoint or open an issue.")
+    return base, attention
+
+
+def table(rope: RopeSpec, made_for: int, context: int, rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and *signed* sin, each `[rows, r]` in `dtype`: rotating x is `x * cos + roll(x, r / 2) * sin`."""
+    inverse, attention = inverse_frequencies(rope, made_for, context)
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    angles = torch.arange(rows, dtype=exact)[:, None] * inverse.to(exact)  # [rows, r/2]
+    cos, sin = angles.cos() * attention, angles.sin() * attention
+    return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`x` [S, H, d_head] with cos and signed sin [S, 1, d_head], half layout."""
+    return torch.addcmul(x * cos, x.roll(cos.shape[-1] // 2, -1), sin)

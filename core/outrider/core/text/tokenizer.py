@@ -1,0 +1,192 @@
+"""Text to token ids and back. Special tokens in the text are recognised; none is added unless asked for."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import tokenizers
+
+from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.text import rebuild
+from outrider.core.text.files import TokenizerFiles, fingerprint
+from outrider.core.text.pieces import Pieces
+from outrider.core.text.template import ChatTemplate
+
+if TYPE_CHECKING:
+    from outrider.core.weights.checkpoint import Checkpoint
+
+# Control tokens that end an answer, whatever the config says.
+_STOPS = set(
+    [
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<end_of_turn>",
+        "<turn|>",
+        "<|eom_id|>",
+        "</s>",
+        "[EOS]",
+        "<｜end▁of▁sentence｜>",
+        "<|tool_response>",
+    ]
+)
+_NAMED = ("bos_token", "eos_token", "pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+_GGUF_NAMES = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
+
+
+class Tokenizer:
+    """The tokenizer of one checkpoint. Raises ModelError, BrokenFileError if there is none or it cannot be read."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        self._files = files
+        self._inner = _inner(files)
+        added = self._inner.get_added_tokens_decoder()
+        self.special: frozenset[int] = frozenset(i for i, token in added.items() if token.special)
+        """Ids of control tokens."""
+        self._pieces = Pieces(self._inner, frozenset(added), files.origin)
+        self.tokens: Mapping[str, str] = _named_tokens(files, self._inner)
+        """Strings of the special tokens that have a role, by the name that templates use (`bos_token`, …)."""
+        self.bos_token = self.tokens.get("bos_token")
+        self.eos_token = self.tokens.get("eos_token")
+        self.bos_id = self.token_id(self.bos_token) if self.bos_token else None
+        self.eos_ids: frozenset[int] = _eos_ids(files, self)
+        """Ids that end an answer."""
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> Tokenizer:
+        """The tokenizer that a checkpoint brings along."""
+        return cls(checkpoint.text())
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the highest id; the model's output may have more rows."""
+        return max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for tokenizers that share their token ids."""
+        return fingerprint(self._files)
+
+    @cached_property
+    def template(self) -> ChatTemplate | None:
+        """The chat template, None if there is none. Raises ModelError if it cannot be compiled."""
+        source = _template_source(self._files)
+        return ChatTemplate(source, self.tokens) if source else None
+
+    def encode(self, text: str, bos: bool = False) -> list[int]:
+        """Ids of `text`; with `bos` the bos token comes first, unless the text brings it itself."""
+        ids = list(self._inner.encode(_whole(text), add_special_tokens=False).ids)
+        if bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)
+        return ids
+
+    def encode_raw(self, text: str) -> list[int]:
+        """Ids of a text that no template has dressed, with the bos token where the model was trained so."""
+        return self.encode(text, bos=self.adds_bos)
+
+    @cached_property
+    def adds_bos(self) -> bool:
+        """Whether raw text begins with the bos token."""
+        if self._files.tokenizer is None:
+            return rebuild.adds_bos(self._files.metadata)
+        told = self._files.settings.get("add_bos_token")
+        if isinstance(told, bool):
+            return told
+        return self._inner.encode("", add_special_tokens=True).ids[:1] == [self.bos_id]
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """Text of `ids`; bytes that are no UTF-8 become U+FFFD. Control tokens are left out or kept."""
+        data = b"".join(self.token_bytes(i) for i in ids if not (skip_special and i in self.special))
+        return self.strip(data.decode("utf-8", "replace"))
+
+    def token_bytes(self, token: int) -> bytes:
+        """Bytes that a token stands for, before `strip`; none for an id that no token has."""
+        return self._pieces[token]
+
+    def token_id(self, text: str) -> int | None:
+        """Id of the token written `text`."""
+        return self._inner.token_to_id(text)
+
+    @property
+    def leading_spaces(self) -> int:
+        """How many spaces in front of a decoded text belong to the tokenizer and are dropped: 0 or 1."""
+        return self._pieces.leading_spaces
+
+    def strip(self, text: str) -> str:
+        """`text` without the spaces in front that belong to the tokenizer."""
+        for _ in range(self.leading_spaces):
+            text = text.removeprefix(" ")
+        return text
+
+
+def _whole(text: str) -> str:
+    # A lone surrogate cannot be encoded; it can come from a terminal or a file name.
+    return text if text.isascii() else codecs.encode(text, "utf-8", "replace").decode("utf-8")
+
+
+def _inner(files: TokenizerFiles) -> tokenizers.Tokenizer:
+    if files.tokenizer is None:
+        if not files.metadata:
+            raise ModelError(f"{files.origin} has no tokenizer.json.", "Put the tokenizer.json of the model beside it.")
+        return rebuild.rebuild(files.metadata, files.origin)
+    try:
+        inner = tokenizers.Tokenizer.from_buffer(files.tokenizer)
+    except Exception as error:
+        raise BrokenFileError(f"{files.origin}: tokenizer.json cannot be read ({error}).") from error
+    inner.no_truncation()
+    inner.no_padding()
+    return inner
+
+
+def _named_tokens(files: TokenizerFiles, inner: tokenizers.Tokenizer) -> dict[str, str]:
+    found = {}
+    for name in _NAMED:
+        value = files.settings.get(name)
+        if isinstance(value, dict):
+            value = value.get("content")
+        if isinstance(value, str):
+            found[name] = value
+    for key, name in _GGUF_NAMES.items():
+        token = files.metadata.get(f"tokenizer.ggml.{key}_token_id")
+        text = inner.id_to_token(token) if isinstance(token, int) and 0 <= token < 1 << 31 else None
+        if name not in found and text is not None:
+            found[name] = text
+    return found
+
+
+def _eos_ids(files: TokenizerFiles, tokenizer: Tokenizer) -> frozenset[int]:
+    found: set[int] = set()
+    inner = files.config.get("text_config")
+    for source in (files.config, inner if isinstance(inner, dict) else {}, files.generation):
+        value = source.get("eos_token_id")
+        found.update(i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int))
+    for key in ("eos", "eot", "eom"):
+        value = files.metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if isinstance(value, int):
+            found.add(value)
+    if tokenizer.eos_token is not None:
+        found.add(tokenizer.token_id(tokenizer.eos_token) or -1)
+    stops = {text: i for text in _STOPS if (i := tokenizer.token_id(text)) in tokenizer.special}
+    if "<|return|>" in stops and "<|call|>" in stops:
+        stops.pop("<|end|>", None)  # ends a channel there, not the answer
+    if "<turn|>" in stops:
+        stops.pop("</s>", None)  # ordinary text there
+    found.update(i for i in stops.values() if i is not None)
+    return frozenset(i for i in found if i >= 0)
+
+
+def _template_source(files: TokenizerFiles) -> str | None:
+    if files.template:
+        return files.template
+    stored: Any = files.settings.get("chat_template")
+    if isinstance(stored, list):  # several, by name
+        named = {entry.get("name"): entry.get("template") for entry in stored if isinstance(entry, dict)}
+        stored = named.get("default")
+    return stored if isinstance(stored, str) and stored else None

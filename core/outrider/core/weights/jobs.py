@@ -1,0 +1,103 @@
+"""A long task that reports how far it is and can be stopped; child processes that are watched by the bytes they write."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from outrider.core.errors import Cancelled
+
+Progress = Callable[[str, int, int, str], None]  # phase, done, total (0 = not known), note
+
+_POLL = 0.1  # seconds
+_STALL = 300.0  # seconds without a new byte before a child is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the caller of a pull handed over."""
+
+    progress: Progress | None = None
+    cancelled: Callable[[], bool] | None = None
+
+    def report(self, phase: str, done: int = 0, total: int = 0, note: str = "") -> None:
+        """Say how far `phase` is, in bytes."""
+        if self.progress is not None:
+            self.progress(phase, done, total, note)
+
+    def check(self) -> None:
+        """Raises Cancelled once the user stopped the job."""
+        if self.cancelled is not None and self.cancelled():
+            raise Cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A command whose output goes to `log` and whose progress is the growth of `folder`."""
+
+    command: Sequence[str]
+    folder: Path
+    log: Path
+    total: Callable[[], int]  # bytes expected, 0 = not known yet
+    note: str = ""
+    environment: Mapping[str, str] | None = None
+
+
+def run(child: Child, job: Job) -> bool:
+    """Run to the end; True if it succeeded. Raises Cancelled, after the child and its children are gone."""
+    with child.log.open("wb") as log:
+        process = subprocess.Popen(
+            list(child.command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=child.folder,
+            env={**os.environ, **(child.environment or {})},
+            start_new_session=True,
+        )
+        try:
+            return _watch(process, child, job)
+        finally:
+            _end(process)
+
+
+def _watch(process: subprocess.Popen[bytes], child: Child, job: Job) -> bool:
+    most, since = 0, time.monotonic()
+    while process.poll() is None:
+        job.check()
+        done, total = size_of(child.folder), child.total()
+        if done > most:
+            most, since = done, time.monotonic()
+        elif time.monotonic() - since > _STALL:
+            return False
+        job.report("download", min(done, total) if total else done, total, child.note)
+        time.sleep(_POLL)
+    job.check()
+    return process.returncode == 0
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)  # it leads its own group, helpers of `uv run` included
+    process.wait()
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files under `folder`, some of which may vanish meanwhile."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(root, name)).st_size
+            except OSError:
+                continue
+    return total

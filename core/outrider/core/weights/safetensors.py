@@ -1,0 +1,231 @@
+"""Folders of safetensors, single or sharded, memory-mapped.
+
+Headers are checked here, so that no torch is needed to describe a model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.text.files import TokenizerFiles
+from outrider.core.weights.gguf import AGAIN
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_MAX_HEADER = 100 << 20  # bytes; the format's own limit
+_MAX_JSON = 256 << 20
+_BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2}
+_BYTES |= {"I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8}
+_LABELS = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
+_SHARD = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    file: Path
+    kind: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+class SafetensorsCheckpoint:
+    """A folder with config.json and safetensors as a checkpoint. Raises ModelError, BrokenFileError."""
+
+    format = "safetensors"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = read_json(path / "config.json")
+        quantised = self.config.get("quantization_config")
+        if quantised:
+            how = quantised.get("quant_method", "an unknown method") if isinstance(quantised, dict) else quantised
+            raise ModelError(
+                f"{path} is quantised by {how}, which is not read.", "Take the bf16 form or a GGUF of the model."
+            )
+        generation = path / "generation_config.json"
+        self.generation = read_json(generation) if generation.exists() else {}
+        files = _weight_files(path)
+        self._entries: dict[str, _Entry] = {}
+        for file in files:
+            for name, entry in _read_header(file).items():
+                if name in self._entries:
+                    raise BrokenFileError(f"{path}: tensor {name} lies in two files.", AGAIN)
+                self._entries[name] = entry
+        _check_index(path, self._entries)
+        self.nbytes = sum(file.stat().st_size for file in files)
+        self.quantisation = _common_kind(self._entries)
+        self._open: dict[Path, Any] = {}
+
+    def names(self) -> list[str]:
+        """Names as stored."""
+        return list(self._entries)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape as stored."""
+        return self._entry(name).shape
+
+    def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor over the private map of its file, or a copy where `dtype` differs from the stored one."""
+        from safetensors import SafetensorError, safe_open
+
+        file = self._entry(name).file
+        try:
+            if file not in self._open:
+                self._open[file] = safe_open(file, framework="pt")
+            tensor: Tensor = self._open[file].get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise BrokenFileError(f"{file} cannot be read: {error}.", AGAIN) from error
+        return tensor if dtype is None else tensor.to(dtype)
+
+    def text(self) -> TokenizerFiles:
+        """tokenizer.json, tokenizer_config.json and the chat template, as far as they are there."""
+        whole = self.path / "tokenizer.json"
+        special = self.path / "special_tokens_map.json"
+        settings = self.path / "tokenizer_config.json"
+        return TokenizerFiles(
+            origin=str(self.path),
+            tokenizer=_read(whole, _MAX_JSON) if whole.exists() else None,
+            settings={
+                **(read_json(special) if special.exists() else {}),
+                **(read_json(settings) if settings.exists() else {}),
+            },
+            template=self._template(),
+            config=self.config,
+            generation=self.generation,
+        )
+
+    def close(self) -> None:
+        """Forget the open files."""
+        self._open.clear()
+
+    def _entry(self, name: str) -> _Entry:
+        if name not in self._entries:
+            raise BrokenFileError(f"{self.path} has no tensor {name}.", AGAIN)
+        return self._entries[name]
+
+    def _template(self) -> str | None:
+        source = self.path / "chat_template.jinja"
+        if source.exists():
+            return _read(source, _MAX_JSON).decode("utf-8", "replace")
+        older = self.path / "chat_template.json"
+        if older.exists():
+            found = read_json(older).get("chat_template")
+            return found if isinstance(found, str) else None
+        return None
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        listed = read_json(index).get("weight_map")
+        if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+            raise BrokenFileError(f"{index} names no files.", AGAIN)
+        return [_shard(folder, name, index.name) for name in sorted(set(listed.values()))]
+    if (folder / "model.safetensors").exists():
+        return [folder / "model.safetensors"]
+    found = sorted(folder.glob("*.safetensors"))
+    shards = [match for match in map(_SHARD.fullmatch, (file.name for file in found)) if match]
+    if shards:
+        count = int(shards[0][2])
+        return [
+            _shard(folder, f"model-{i:05d}-of-{count:05d}.safetensors", "its siblings") for i in range(1, count + 1)
+        ]
+    if len(found) == 1:
+        return found
+    if not found:
+        raise ModelError(f"{folder} holds no safetensors file.", AGAIN)
+    listed = ", ".join(file.name for file in found[:4])
+    raise ModelError(f"{folder} holds several safetensors files ({listed}) and no index.", "Keep only the model's own.")
+
+
+def _shard(folder: Path, name: str, source: str) -> Path:
+    if Path(name).name != name:
+        raise BrokenFileError(f"{folder / source} names a file outside its folder: {name}.", AGAIN)
+    if not (folder / name).is_file():
+        raise BrokenFileError(f"{folder} lacks the shard {name}, which {source} names.", AGAIN)
+    return folder / name
+
+
+def _check_index(folder: Path, entries: dict[str, _Entry]) -> None:
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return
+    for name, file in read_json(index)["weight_map"].items():
+        if name not in entries or entries[name].file.name != file:
+            raise BrokenFileError(f"{folder / file} lacks the tensor {name}, which {index.name} promises.", AGAIN)
+
+
+def _read_header(file: Path) -> dict[str, _Entry]:
+    """Every tensor of one file, each extent inside it."""
+    size = file.stat().st_size
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if size < 10 or not 2 <= length <= min(_MAX_HEADER, size - 8):
+                raise BrokenFileError(f"{file} is broken: its header does not fit into {size} bytes.", AGAIN)
+            header = json.loads(stream.read(length))
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise BrokenFileError(f"{file} is broken: its header is not JSON.", AGAIN) from error
+    if not isinstance(header, dict):
+        raise BrokenFileError(f"{file} is broken: its header is not a table.", AGAIN)
+    entries = {name: _entry(file, name, row) for name, row in header.items() if name != "__metadata__"}
+    promised = 8 + length + sum(entry.nbytes for entry in entries.values())
+    if promised != size:
+        raise BrokenFileError(f"{file} is broken: {size} bytes where its header promises {promised}.", AGAIN)
+    return entries
+
+
+def _entry(file: Path, name: str, row: Any) -> _Entry:
+    match row:
+        case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(start), int(end)]}:
+            elements = 1
+            for axis in shape:
+                if isinstance(axis, bool) or not isinstance(axis, int) or axis < 0:
+                    break
+                elements *= axis
+            else:
+                if kind not in _BYTES:
+                    raise ModelError(
+                        f"{file}: tensor {name} has type {kind}, which is not read.", "Take the bf16 form."
+                    )
+                if start >= 0 and end - start == elements * _BYTES[kind]:
+                    return _Entry(file, kind, tuple(shape), end - start)
+    raise BrokenFileError(f"{file} is broken: the entry of tensor {name} makes no sense.", AGAIN)
+
+
+def _common_kind(entries: dict[str, _Entry]) -> str:
+    weights: Counter[str] = Counter()
+    for entry in entries.values():
+        weights[entry.kind] += entry.nbytes
+    kind = weights.most_common(1)[0][0] if weights else "F32"
+    return _LABELS.get(kind, kind)
+
+
+def _read(file: Path, limit: int) -> bytes:
+    try:
+        if file.stat().st_size > limit:
+            raise BrokenFileError(f"{file} is too large for what it is.", AGAIN)
+        return file.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror or error}.") from error
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object on disk. Raises ModelError if it cannot be read, BrokenFileError if it is none."""
+    try:
+        found = json.loads(_read(file, _MAX_JSON))
+    except (ValueError, RecursionError) as error:
+        raise BrokenFileError(f"{file} is broken: it is not JSON.", AGAIN) from error
+    if not isinstance(found, dict):
+        raise BrokenFileError(f"{file} is broken: it holds no table.", AGAIN)
+    return found
