@@ -13,13 +13,15 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import IO, Any
 
 from outrider.core import paths, protocol
 
 ENGINE = (sys.executable, "-m", "outrider.core.service")
 _CHUNK = 1 << 16
+_LOG_LIMIT = 4 << 20  # bytes of the engine's log that are kept from one start to the next
+_LAST_BREATH = 5.0  # seconds between the end of the frames and the end of the process
 
 
 class EngineError(Exception):
@@ -38,11 +40,22 @@ class EngineClient:
     """One engine process and the requests open on it. All methods belong to one event loop.
 
     `on_death(why)` is called once when the process ends without being asked to; `start` brings up a new one.
+    `on_notice` gets what the engine says outside of any request. `echo` repeats what it prints on stderr; by default
+    if `OUTRIDER_DEBUG` is set.
     """
 
-    def __init__(self, command: Sequence[str] = ENGINE, *, on_death: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str] = ENGINE,
+        *,
+        on_death: Callable[[str], None] | None = None,
+        on_notice: Callable[[protocol.Notice], None] | None = None,
+        echo: bool | None = None,
+    ) -> None:
         self.command = tuple(command)
+        self.echo = bool(os.environ.get("OUTRIDER_DEBUG")) if echo is None else echo
         self.on_death = on_death
+        self.on_notice = on_notice
         self.hello: protocol.Hello | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._numbers = itertools.count(1)
@@ -51,6 +64,7 @@ class EngineClient:
         self._tasks: list[asyncio.Task[None]] = []
         self._greeted = asyncio.Event()
         self._closing = False
+        self._garbled = False
 
     @property
     def alive(self) -> bool:
@@ -74,7 +88,8 @@ class EngineClient:
         """Start the process if none runs; returns as soon as it exists. Raises EngineError if it cannot be started."""
         if self.alive:
             return
-        self._closing = False
+        await self._end_tasks()
+        self._closing = self._garbled = False
         self._greeted.clear()
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -83,7 +98,6 @@ class EngineClient:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,  # a Ctrl-C in the terminal is the client's to handle
-                limit=1 << 20,
             )
         except OSError as error:
             raise EngineError(f"The engine process could not be started: {error}.", "Run `outrider doctor`.") from error
@@ -105,10 +119,11 @@ class EngineClient:
             raise EngineDied(self._why(), "It is started again with the next message.")
         self._process.stdin.write(protocol.pack(request))
 
-    async def stream(self, request: protocol.Request) -> AsyncIterator[protocol.Event]:
+    async def stream(self, request: protocol.Request) -> AsyncGenerator[protocol.Event, None]:
         """Send and yield every event up to the last one (`Done` or `Result`).
 
-        Raises EngineError for `Failed` and EngineDied when the process ends first. Leaving the loop early cancels the request.
+        Raises EngineError for `Failed` and EngineDied when the process ends first. Leaving the loop early cancels the
+        request: at once inside `contextlib.aclosing`, else when the generator is collected.
         """
         queue: asyncio.Queue[protocol.Event | EngineError] = asyncio.Queue()
         self._open[request.id] = queue
@@ -129,13 +144,14 @@ class EngineClient:
     async def ask(self, request: protocol.Request, on_event: Callable[[protocol.Event], None] | None = None) -> Any:
         """Send, hand every event before the last to `on_event`, return `Result.data` (for `Generate` the `Report`)."""
         answer: Any = None
-        async for event in self.stream(request):
-            if isinstance(event, protocol.Done):
-                answer = event.report
-            elif isinstance(event, protocol.Result):
-                answer = event.data
-            elif on_event:
-                on_event(event)
+        async with contextlib.aclosing(self.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, protocol.Done):
+                    answer = event.report
+                elif isinstance(event, protocol.Result):
+                    answer = event.data
+                elif on_event:
+                    on_event(event)
         return answer
 
     async def close(self, patience: float = 2.0) -> None:
@@ -149,9 +165,11 @@ class EngineClient:
                 with contextlib.suppress(ProcessLookupError):
                     if stop:
                         stop()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), patience)
+                if await _ended(process, patience):
                     break
+        await self._end_tasks()
+
+    async def _end_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -166,9 +184,17 @@ class EngineClient:
                     self._route(event)
         except protocol.ProtocolError as error:
             self._words.append(str(error))
-            process.kill()
-        await process.wait()
+            self._garbled = True
+            self._kill(process)
+        if not await _ended(process, _LAST_BREATH):
+            self._kill(process)
+            await _ended(process, _LAST_BREATH)
+        await asyncio.wait({self._tasks[1]}, timeout=0.2)  # its last words may still be on their way
         self._bury()
+
+    def _kill(self, process: asyncio.subprocess.Process) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
 
     def _route(self, event: protocol.AnyEvent) -> None:
         if isinstance(event, protocol.Hello):
@@ -177,6 +203,9 @@ class EngineClient:
             return
         number = event.request
         if number is None:
+            if self.on_notice and isinstance(event, protocol.Notice):
+                self.on_notice(event)
+                return
             for queue in self._open.values():
                 queue.put_nowait(event)
         elif number in self._open:
@@ -198,19 +227,58 @@ class EngineClient:
         code = self._process.returncode if self._process else None
         if code is None:
             return "The engine is not running."
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         words = [line for line in self._words if line.strip()]
+        if self._garbled:
+            return f"The engine process sent something that is not a frame ({words[-1].strip()})."
+        how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         return f"The engine process {how}." + (f" Its last words: {words[-1].strip()}" if words and code > 0 else "")
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
-        """Keep what the engine prints: the newest lines in memory, all of it in the log file."""
+        """Keep what the engine prints: the newest lines in memory, all of it in the log file.
+
+        Read in chunks, since a line may have any length.
+        """
         assert process.stderr is not None
-        log = paths.engine_log()
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as file:
-            while line := await process.stderr.readline():
-                self._words.append(line.decode("utf-8", "replace").rstrip())
-                file.write(line)
+        rest = b""
+        with _open_log() as file:
+            while data := await process.stderr.read(_CHUNK):
+                *lines, rest = (rest[-_CHUNK:] + data).splitlines(keepends=True) or [b""]
+                if rest.endswith((b"\n", b"\r")):
+                    lines, rest = [*lines, rest], b""
+                self._words.extend(line.decode("utf-8", "replace").rstrip() for line in lines)
+                file.write(data)
                 file.flush()
-                if os.environ.get("OUTRIDER_DEBUG"):
-                    sys.stderr.buffer.write(line)
+                if self.echo:
+                    sys.stderr.write(data.decode("utf-8", "replace"))
+        if rest:
+            self._words.append(rest.decode("utf-8", "replace"))
+
+
+async def _ended(process: asyncio.subprocess.Process, patience: float) -> bool:
+    """Whether the process ends within `patience` seconds.
+
+    Not `process.wait()`: that also waits for pipes which a child of the engine may hold open.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience
+    while process.returncode is None and loop.time() < deadline:
+        await asyncio.sleep(0.01)
+    return process.returncode is not None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _open_log() -> IO[bytes]:
+    """The engine's log, begun anew once it has grown long. A folder that cannot be written only costs the log."""
+    log = paths.engine_log()
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        long = log.exists() and log.stat().st_size > _LOG_LIMIT
+        return log.open("wb" if long else "ab")
+    except OSError:
+        return open(os.devnull, "wb")

@@ -204,7 +204,7 @@ def _machine() -> dict[str, Any]:
         "processor": platform.machine(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
         "load": load,
     }

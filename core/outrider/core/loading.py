@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,6 +26,9 @@ from .weights.checkpoint import Checkpoint, describe, open_checkpoint
 
 CONTEXT = 8192  # tokens, where the user does not say: K/V of a small model stay below 200 MB
 
+WIDTHS = (1, 8, 17, 2, 4)  # rows that are timed at load, in this order
+CALIBRATION = 1.5  # seconds after which no further width is begun
+
 Tell = Callable[[str, float, float, str], None]  # phase, done, total, unit
 
 
@@ -39,7 +42,7 @@ class Model:
     rows: list[DrafterRow]
     sampling: Sampling  # the model's own defaults
     loaded: Loaded
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy
 
 
 class _Clock:
@@ -73,8 +76,7 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     finally:
         checkpoint.close()
     tell("warm-up", 0, 0, "")
-    for rows in (1, 8):  # the first pass of a width builds its kernels
-        target.forward([0] * rows)
+    policy = _calibrated(target, cancelled)
     clock.lap("warm-up")
     own = Sampling(
         temperature=generation.get("temperature"), top_k=generation.get("top_k"), top_p=generation.get("top_p")
@@ -82,7 +84,27 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     rows_of_drafters = registry.survey(info)
     loaded = _loaded(choice, target, tokenizer, own, rows_of_drafters)
     loaded.phases = clock.phases
-    return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded)
+    return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy)
+
+
+def _calibrated(target: TargetModel, cancelled: Callable[[], bool]) -> Policy:
+    """A policy that knows what a pass of each width costs: the first pass builds kernels, the faster of two more counts."""
+    policy = Policy()
+    spent = 0.0
+    for rows in WIDTHS:
+        if cancelled():
+            raise Cancelled
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            logits = target.forward([0] * rows).logits
+            int(logits[0].argmax())  # waits for a GPU
+            times.append(time.perf_counter() - began)
+        policy.calibrate(rows, min(times[1:]))
+        spent += sum(times)
+        if spent > CALIBRATION:
+            break
+    return policy
 
 
 def _decoder(

@@ -9,7 +9,9 @@ Letters: `K` draft tokens, `j` depth, `W` = K + 1 rows.
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
+from statistics import median
 
 from .protocol import Speedup
 
@@ -38,27 +40,26 @@ class _Mean:
         self.value += max(-bound, min(bound, step))
 
 
-@dataclass(slots=True)
 class Plain:
-    """Seconds of plain passes, for the measured speed-up."""
+    """Seconds of the newest plain passes, for the measured speed-up. Medians: one stall must not pass for a speed-up."""
 
-    n: int = 0
-    mean: float = 0.0
-    square: float = 0.0
+    def __init__(self) -> None:
+        self.n = 0
+        self._newest: deque[float] = deque(maxlen=128)
 
     def add(self, x: float) -> None:
         """Count one pass of `x` seconds."""
         self.n += 1
-        delta = x - self.mean
-        self.mean += delta / self.n
-        self.square += delta * (x - self.mean)
+        self._newest.append(x)
 
     def speedup(self, seconds_per_token: float) -> Speedup | None:
-        """Plain pass over `seconds_per_token`, with the standard error of the plain mean; None below 8 passes."""
+        """Median plain pass over `seconds_per_token`, with the median's standard error; None below 8 passes."""
         if self.n < 8 or seconds_per_token <= 0:
             return None
-        error = math.sqrt(self.square / (self.n - 1) / self.n)
-        return Speedup(self.mean / seconds_per_token, error / seconds_per_token, self.n)
+        middle = median(self._newest)
+        spread = 1.4826 * median(abs(x - middle) for x in self._newest)  # of a normal law, from the median deviation
+        error = 1.2533 * spread / math.sqrt(len(self._newest))
+        return Speedup(middle / seconds_per_token, error / seconds_per_token, len(self._newest))
 
 
 @dataclass(slots=True)
@@ -98,6 +99,10 @@ class Policy:
         self._arms: dict[str, _Arm] = {}
         self._drafted = 0
 
+    def calibrate(self, rows: int, seconds: float) -> None:
+        """A pass of `rows` rows was measured at load."""
+        self._passes.setdefault(rows, _Mean()).add(seconds)
+
     def budget(self, name: str, most: int, *, pinned: int | None = None, park: bool = True) -> int:
         """Draft tokens for the next round of drafter `name`, at most `most`; 0 = a plain pass.
 
@@ -107,11 +112,11 @@ class Policy:
             return 0
         if pinned is not None:
             return min(pinned, most)
-        if self._plain_due():
+        if 1 not in self._passes or self._plain_due():
             return 0
         arm = self._arms.setdefault(name, _Arm())
         best, gain = self._best(arm, most)
-        if not park or 1 not in self._passes or arm.rounds < 4 or gain >= MARGIN:
+        if not park or arm.rounds < 4 or gain >= MARGIN:
             arm.gap, arm.wait = PROBE_FIRST, 0
             return best
         arm.wait += 1

@@ -46,17 +46,8 @@ _SPLITS: dict[str, tuple[str, ...]] = {
 }
 _DIGITS_FIRST = {"smollm", "starcoder", "refact", "command-r", "exaone", "mellum2"}  # then the GPT-2 rule
 _GPT2 = {"gpt-2", "mpt", "olmo", "phi-2", "jais", "default"}
-_WHOLE_WORDS = {
-    "llama-bpe",
-    "llama3",
-    "falcon3",
-    "lfm2",
-    "glm4",
-    "chatglm-bpe",
-    "tekken",
-    "gpt-4o",
-    "llama4",
-}  # a token wins over merges
+# A word that is a token stays whole, whatever the merges would make of it.
+_WHOLE_WORDS = {name for name, rules in _SPLITS.items() if rules in ((_LLAMA3,), (_O200K,), (_TEKKEN,))}
 _COMPOSED = {"qwen2", "qwen35", "deepseek-r1-qwen"}  # their original tokenizers compose accents first
 _WITH_BOS = {"llama-bpe", "tekken"}
 
@@ -76,17 +67,11 @@ def rebuild(metadata: Mapping[str, Any], origin: str) -> Tokenizer:
         raise ModelError(f"{origin} holds no tokenizer.", "Take a file of the model that has one.")
     else:
         raise ModelError(f"{origin} has a tokenizer of kind {kind!r}, which is not read.", "gpt2 and llama are.")
-    # Runs of equal kind keep the ids: the library numbers added tokens that it already has by their place in the vocabulary.
-    tokenizer.add_special_tokens(
-        [
-            AddedToken(t, normalized=False, special=True)
-            for t, k in zip(tokens, types, strict=True)
-            if k == CONTROL and t
-        ]
-    )
-    tokenizer.add_tokens(
-        [AddedToken(t, normalized=False) for t, k in zip(tokens, types, strict=True) if k == USER and t]
-    )
+    kinds = list(zip(tokens, types, strict=True))
+    special = [text for text, kind in kinds if kind in (CONTROL, UNKNOWN) and text]
+    plain = [text for text, kind in kinds if kind == USER and text]
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special])
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in plain])
     return tokenizer
 
 
@@ -95,7 +80,7 @@ def adds_bos(metadata: Mapping[str, Any]) -> bool:
     told = metadata.get("tokenizer.ggml.add_bos_token")
     if isinstance(told, bool):
         return told
-    return metadata.get("tokenizer.ggml.model") == "llama" or metadata.get("tokenizer.ggml.pre") in _WITH_BOS
+    return metadata.get("tokenizer.ggml.model") == "llama" or str(metadata.get("tokenizer.ggml.pre")) in _WITH_BOS
 
 
 def _lists(metadata: Mapping[str, Any], origin: str) -> tuple[list[str], list[int]]:
@@ -109,9 +94,10 @@ def _lists(metadata: Mapping[str, Any], origin: str) -> tuple[list[str], list[in
 
 
 def _byte_level(metadata: Mapping[str, Any], vocab: dict[str, int], origin: str) -> Tokenizer:
-    pre = metadata.get("tokenizer.ggml.pre", "default")
+    pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     merges = []
-    for line in metadata.get("tokenizer.ggml.merges") or []:
+    lines = metadata.get("tokenizer.ggml.merges")
+    for line in lines if isinstance(lines, list) else ():
         left, space, right = str(line).partition(" ")
         if not space or left not in vocab or right not in vocab or left + right not in vocab:
             raise BrokenFileError(f"{origin}: the merge {str(line)[:40]!r} does not fit the tokens.")
@@ -141,8 +127,8 @@ def _sentencepiece(
 ) -> Tokenizer:
     tokens, types = lists
     scores = metadata.get("tokenizer.ggml.scores") or []
-    if not isinstance(scores, list) or len(scores) != len(tokens):
-        raise BrokenFileError(f"{origin}: {len(tokens)} tokens, but {len(scores)} scores.")
+    if not isinstance(scores, list) or len(scores) != len(tokens) or not all(isinstance(s, float) for s in scores):
+        raise BrokenFileError(f"{origin}: {len(tokens)} tokens, but scores for another number.")
     unknown = next((t for t, k in zip(tokens, types, strict=True) if k == UNKNOWN), None)
     tokenizer = Tokenizer(
         models.BPE(

@@ -94,7 +94,7 @@ class Tokenizer:
     @cached_property
     def adds_bos(self) -> bool:
         """Whether raw text begins with the bos token."""
-        if self._files.tokenizer is None:
+        if self._files.metadata:
             return rebuild.adds_bos(self._files.metadata)
         told = self._files.settings.get("add_bos_token")
         if isinstance(told, bool):
@@ -105,6 +105,10 @@ class Tokenizer:
         """Text of `ids`; bytes that are no UTF-8 become U+FFFD. Control tokens are left out or kept."""
         data = b"".join(self.token_bytes(i) for i in ids if not (skip_special and i in self.special))
         return self.strip(data.decode("utf-8", "replace"))
+
+    def to_json(self) -> str:
+        """The whole tokenizer in the form of a tokenizer.json."""
+        return self._inner.to_str()
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes that a token stands for, before `strip`; none for an id that no token has."""
@@ -171,8 +175,9 @@ def _eos_ids(files: TokenizerFiles, tokenizer: Tokenizer) -> frozenset[int]:
         value = files.metadata.get(f"tokenizer.ggml.{key}_token_id")
         if isinstance(value, int):
             found.add(value)
-    if tokenizer.eos_token is not None:
-        found.add(tokenizer.token_id(tokenizer.eos_token) or -1)
+    last = tokenizer.token_id(tokenizer.eos_token) if tokenizer.eos_token else None
+    if last is not None:
+        found.add(last)
     stops = {text: i for text in _STOPS if (i := tokenizer.token_id(text)) in tokenizer.special}
     if "<|return|>" in stops and "<|call|>" in stops:
         stops.pop("<|end|>", None)  # ends a channel there, not the answer

@@ -9,7 +9,8 @@ from importlib import resources
 
 import msgspec
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_FILES = (".gguf", ".safetensors", ".bin", ".json")
 
 
 class File(msgspec.Struct, frozen=True):
@@ -54,6 +55,11 @@ class Entry(msgspec.Struct, frozen=True):
         return sum(file.bytes for file in self.files)
 
 
+def is_hub_id(name: str) -> bool:
+    """Whether `name` has the form owner/name, and not that of a file."""
+    return bool(_HUB_ID.fullmatch(name)) and not name.endswith(_FILES)
+
+
 @cache
 def entries() -> tuple[Entry, ...]:
     """The catalogue, in its order."""
@@ -66,7 +72,7 @@ def find(name: str) -> Entry | None:
     for entry in entries():
         if name == entry.name:
             return entry
-    if not HUB_ID.fullmatch(name):
+    if not is_hub_id(name):
         return None
     path = name.replace("/", "--")
     for entry in entries():

@@ -14,7 +14,7 @@ from pathlib import Path
 from outrider.core.errors import DownloadError, OutriderError
 from outrider.core.weights import receipts
 from outrider.core.weights.catalogue import Entry, Source
-from outrider.core.weights.jobs import Job
+from outrider.core.weights.jobs import Job, size_of
 from outrider.core.weights.sources import Plan, SourceError, bring, disk_full
 
 if sys.platform == "win32":
@@ -23,6 +23,7 @@ else:
     import fcntl
 
 _MARGIN = 16 << 20  # bytes that stay free
+_WORTH = 1 << 20  # bytes of a download worth keeping
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENOSPC}
 
 
@@ -36,7 +37,7 @@ def fetch(library: Path, entry: Entry, job: Job) -> Path:
             return _from_sources(library, entry, job)
     except OSError as error:
         if error.errno in _NO_SPACE:
-            raise disk_full(library / entry.path, entry.nbytes) from error
+            raise disk_full(library, entry.nbytes) from error
         raise DownloadError(
             f"The library {library} cannot be written: {error.strerror or error}.",
             "Make it writable, or move it with OUTRIDER_HOME.",
@@ -85,7 +86,7 @@ def _from_sources(library: Path, entry: Entry, job: Job) -> Path:
         raise
     finally:
         # Half a download from the hub is kept for the next try, unless the user stopped it.
-        _clear(work, keep="" if finished else "hub")
+        _clear(work, keep="hub" if not finished and size_of(work / "hub") > _WORTH else "")
     listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise DownloadError(
         f"No source has {entry.name!r}. {listed}.",
@@ -96,7 +97,7 @@ def _from_sources(library: Path, entry: Entry, job: Job) -> Path:
 def _check_room(library: Path, entry: Entry, source: Source) -> None:
     needed = entry.nbytes + source.bytes + _MARGIN
     if shutil.disk_usage(library).free < needed:
-        raise disk_full(library / entry.path, needed)
+        raise disk_full(library, needed)
 
 
 def _verify(staged: Path, plan: Plan, job: Job) -> None:

@@ -64,7 +64,7 @@ def row(name: str, progress: Progress | None = None, rehash: bool = False) -> Mo
     """One model with `detail`; with `rehash` its files are hashed again. Raises ModelError for a name that is nothing."""
     local = Path(name).expanduser()
     entry = catalogue.find(name) or _in_library(name)
-    if entry is None or (local.exists() and catalogue.HUB_ID.fullmatch(name)):
+    if entry is None or (local.exists() and catalogue.is_hub_id(name)):
         if not local.exists():
             raise _unknown(name)
         return _detailed(_described(ModelRow(name=name), local), local)
@@ -101,7 +101,6 @@ def remove(name: str) -> ModelRow:
         path.unlink()
     receipts.drop(library, entry)
     shutil.rmtree(work_folder(library, entry), ignore_errors=True)
-    (library / f".{entry.path}.lock").unlink(missing_ok=True)
     return found
 
 

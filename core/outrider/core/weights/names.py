@@ -173,7 +173,7 @@ class _Metadata:
     def count(self, key: str, default: int | None = None) -> int:
         """A positive whole number; an array must repeat one."""
         value = self.get(key, default)
-        if isinstance(value, list) and len(set(value)) == 1:
+        if isinstance(value, list) and value and all(item == value[0] for item in value):
             value = value[0]
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self._fail(key, value)

@@ -11,7 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_CHUNK = 1 << 18  # weights expanded at a time: stays in the processor's cache
+# Weights expanded at a time. That many stay in the processor's cache, and torch does not split the work on them: waiting for
+# its other threads at every step of every chunk costs far more than it gains as soon as another program is busy.
+_CHUNK = 32_256
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -41,10 +42,11 @@ def read(library: Path, entry: Entry) -> Receipt | None:
 def write(library: Path, entry: Entry, receipt: Receipt) -> None:
     """Keep a receipt."""
     path = _path(library, entry)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".partial")
-    draft.write_bytes(msgspec.json.encode(receipt))
-    draft.replace(path)
+    with suppress(OSError):  # without one, a library that cannot be written is hashed again next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".partial")
+        draft.write_bytes(msgspec.json.encode(receipt))
+        draft.replace(path)
 
 
 def drop(library: Path, entry: Entry) -> None:

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.core.errors import BrokenFileError, DownloadError
+from outrider.core.errors import DownloadError
 from outrider.core.weights.catalogue import Entry, File, Source
 from outrider.core.weights.jobs import Child, Job, run
 
 CHUNK = 1 << 20  # bytes
+_ALONE = {"PYTHONSAFEPATH": "1"}  # a child never imports from the folder that it downloads to
 _FULL = ("No space left on device", "Disk quota exceeded", "There is not enough space on the disk")
 _UNREACHABLE = re.compile(
     r"Retrying \(|ConnectionError|ConnectError|ConnectTimeout|ReadTimeout|Max retries|Name or service|Network is unreachable"
@@ -79,7 +80,7 @@ def _from_pypi(entry: Entry, source: Source, work: Path, job: Job) -> tuple[Path
         raise SourceError("there is neither pip nor uv here")
     log = work / "pip.log"
     # pip writes into its temporary folder first: with that inside ours, the growing file is seen.
-    place = {"TMPDIR": str(temporary), "TMP": str(temporary), "TEMP": str(temporary)}
+    place = {**_ALONE, "TMPDIR": str(temporary), "TMP": str(temporary), "TEMP": str(temporary)}
     child = Child(command, room, log, lambda: source.bytes, source.title(), place)
     if not run(child, job):
         raise SourceError(_pip_reason(log))
@@ -132,7 +133,7 @@ def _from_hub(entry: Entry, source: Source, work: Path, job: Job) -> tuple[Path,
     told.unlink(missing_ok=True)
     names = [file.name for file in entry.files]
     command = [sys.executable, "-m", "outrider.core.weights.hubget", source.repo, source.revision, str(room), *names]
-    quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    quiet = {**_ALONE, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     child = Child(command, room, work / "hub.log", lambda: entry.nbytes or _planned(told), source.title(), quiet)
     if not run(child, job):
         raise SourceError(_hub_reason(work / "hub.log"))
@@ -166,7 +167,7 @@ def _hub_reason(log: Path) -> str:
 def _log_text(log: Path) -> str:
     text = log.read_text("utf-8", "replace") if log.exists() else ""
     if any(sign in text for sign in _FULL):
-        raise disk_full(log.parent)
+        raise disk_full(log.parent.parent)
     return text
 
 
@@ -175,16 +176,11 @@ def _short(line: str) -> str:
     return line[:160].rstrip(".") if line else "it gave no answer"
 
 
-def disk_full(folder: Path, needed: int = 0) -> DownloadError:
-    """The error for a disk without room in the library's folder."""
-    free = shutil.disk_usage(folder).free
+def disk_full(library: Path, needed: int = 0) -> DownloadError:
+    """The error for a disk without room for `needed` bytes more in the library."""
+    free = shutil.disk_usage(library).free
     need = f"{needed / 1e6:.0f} MB are needed and " if needed else ""
     return DownloadError(
-        f"The disk is full: {need}{free / 1e6:.0f} MB are free for {folder.parent}.",
+        f"The disk is full: {need}{free / 1e6:.0f} MB are free for {library}.",
         "Free some space, or move the library with OUTRIDER_HOME.",
     )
-
-
-def broken(name: str) -> BrokenFileError:
-    """The error for a library file that does not have its published checksum."""
-    return BrokenFileError(f"{name} in the library is damaged.", f"Bring it anew: `outrider models pull {name!r}`.")

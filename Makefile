@@ -1,0 +1,67 @@
+# `make chat` and `make test` do all their own set-up in $(VENV): environment, packages, starter model.
+#
+#   make chat                      chat in the terminal          make chat ARGS="--drafter prompt_lookup"
+#   make chat TORCH='torch>=2.7'   on a machine with a GPU
+#   make test                      all tests                     make test ARGS="tests/app -x"
+#   make check                     ruff, pyright, import rules
+#   make fix                       format and repair what ruff can
+#   make clean                     take the environment away; models and chats stay
+
+PYTHON ?= python3
+TORCH ?= $(shell sed -n '/^torch/{p;q;}' packaging/constraints-cpu.txt)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PLUGIN := tests/fixtures/third_party
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help chat test check fix clean starter always
+
+help:
+	@sed -n '/^#  /s/^#  //p' Makefile
+
+chat: $(VENV)/.app starter
+	$(BIN)/outrider chat $(ARGS)
+
+test: $(VENV)/.plugin starter
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+fix: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache dist
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Outrider needs Python 3.11 or newer, and '$(PYTHON)' is not. Name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade 'pip>=25.1'
+	@touch $@
+
+# Rewritten only when TORCH changes, so that a change of it, and nothing else, installs anew.
+$(VENV)/constraints.txt: $(VENV)/.python always
+	@printf '%s\n' '$(TORCH)' | cmp -s - $@ || printf '%s\n' '$(TORCH)' > $@
+
+$(VENV)/.app: pyproject.toml $(VENV)/constraints.txt
+	$(PIP) install -c $(VENV)/constraints.txt '$(TORCH)' -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.app
+	$(PIP) install -c $(VENV)/constraints.txt --group dev
+	@touch $@
+
+$(VENV)/.plugin: $(VENV)/.dev $(shell find $(PLUGIN) -type f -not -path '*/__pycache__/*')
+	$(PIP) install --no-deps --no-build-isolation --force-reinstall ./$(PLUGIN)
+	@touch $@
+
+starter: $(VENV)/.app
+	@$(BIN)/outrider models pull starter

@@ -1,0 +1,37 @@
+"""The chat in the terminal. Importing this loads no screen library; `run_chat` does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from outrider.core.protocol import DrafterChoice, ModelChoice, Rule, Sampling
+
+
+def _engine() -> Sequence[str]:
+    from outrider.app.client import ENGINE
+
+    return ENGINE
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """What the chat begins with; `command` starts the engine process."""
+
+    model: ModelChoice = field(default_factory=ModelChoice)
+    drafter: DrafterChoice = field(default_factory=DrafterChoice)
+    sampling: Sampling = field(default_factory=Sampling)
+    system: str | None = None
+    rule: Rule | str = "match"
+    command: Sequence[str] = field(default_factory=_engine)
+
+
+def run_chat(options: ChatOptions) -> int:
+    """Chat until the user quits; returns the exit code. Needs a terminal on both ends."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        sys.stderr.write("The chat needs a terminal; for pipes and scripts there is `outrider run`.\n")
+        return 2
+    from outrider.app.chat.app import ChatApp
+
+    return ChatApp(options).ride()

@@ -1,0 +1,72 @@
+"""The chat as a Textual program: themes, palette of marks, command palette, and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from importlib.resources import as_file, files
+
+from textual.app import App, SystemCommand
+from textual.color import Color
+from textual.screen import Screen
+from textual.theme import Theme
+
+from outrider.app.chat import ChatOptions
+from outrider.app.chat.actions import ACTIONS
+from outrider.app.chat.palette import Palette, tint
+from outrider.app.chat.screen import ChatScreen
+from outrider.app.chat.themes import DARK, LIGHT, first_theme
+
+
+class ChatApp(App[None]):
+    """One chat screen over one engine."""
+
+    TITLE = "Outrider"
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+
+    def __init__(self, options: ChatOptions) -> None:
+        with as_file(files("outrider.assets").joinpath("chat.tcss")) as style:
+            super().__init__(css_path=style)
+        self.palette = Palette()
+        self.chat = ChatScreen(options, self.palette)
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+        self.theme = first_theme()
+
+    def on_mount(self) -> None:
+        """Colours of marks follow the theme."""
+        self._adapt_palette(self.current_theme)
+        self.theme_changed_signal.subscribe(self, self._adapt_palette)
+        self.push_screen(self.chat)
+
+    def _adapt_palette(self, theme: Theme) -> None:
+        colors = self.theme_variables
+        self.palette.adapt(
+            None
+            if self.no_color or self.native_ansi_color
+            else tint(
+                dark=theme.dark,
+                surface=Color.parse(colors["background"]),
+                text=Color.parse(colors["foreground"]),
+                colors=self.console.color_system,
+            )
+        )
+        if self.chat.is_attached:
+            self.chat.repaint_marks()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The actions of the registry, and no others."""
+        for action in ACTIONS:
+            keys = f"  ({action.keys[0]})" if action.keys else ""
+            yield SystemCommand(action.title, action.help + keys, lambda chosen=action.id: self.chat.pick(chosen))
+
+    def ride(self) -> int:
+        """Run until the user quits, then end the engine; returns the exit code."""
+        return asyncio.run(self._ride())
+
+    async def _ride(self) -> int:
+        try:
+            await self.run_async()
+        finally:
+            await self.chat.session.close()
+        return self.return_code or 0

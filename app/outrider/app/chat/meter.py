@@ -1,0 +1,87 @@
+"""Live and final figures of a reply, and how they are put in words."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from outrider.core.protocol import Report, Step
+
+WINDOW = 2.0  # seconds that the live figures look back
+
+
+class Meter:
+    """Rolling figures over the passes of one reply, on the engine's clock."""
+
+    def __init__(self) -> None:
+        self._passes: deque[tuple[float, int]] = deque()
+        self.drafter = ""
+
+    def take(self, step: Step) -> None:
+        """Count one pass."""
+        self.drafter = step.drafter
+        self._passes.append((step.t, len(step.tokens)))
+        while self._passes[0][0] < step.t - WINDOW:
+            self._passes.popleft()
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Over the window; None until two passes are in it."""
+        if len(self._passes) < 2:
+            return None
+        span = self._passes[-1][0] - self._passes[0][0]
+        tokens = sum(count for _, count in self._passes) - self._passes[0][1]
+        return tokens / span if span > 0 else None
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        """Over the window; None before the first pass."""
+        if not self._passes:
+            return None
+        return sum(count for _, count in self._passes) / len(self._passes)
+
+
+def speed(value: float) -> str:
+    """`41 tok/s`, with a decimal where it matters."""
+    return f"{value:.1f} tok/s" if value < 10 else f"{value:.0f} tok/s"
+
+
+def mean_per_pass(report: Report) -> float | None:
+    """Tokens per decode pass; the first token comes from the prompt's own pass."""
+    if report.passes <= 0:
+        return None
+    return max(0, len(report.token_ids) - 1) / report.passes
+
+
+def main_drafter(report: Report) -> str:
+    """The drafter that took most passes, `none` if nobody drafted."""
+    drafted = {name: passes for name, passes in report.drafters.items() if name != "none" and passes}
+    return max(drafted, key=lambda name: drafted[name]) if drafted else "none"
+
+
+def summary(report: Report) -> list[str]:
+    """The figures under a finished reply, each a few characters."""
+    parts = []
+    if report.tokens_per_second > 0:
+        parts.append(speed(report.tokens_per_second))
+    per_pass = mean_per_pass(report)
+    if per_pass:
+        parts.append(f"{per_pass:.1f}/pass")
+    if report.proposed:
+        parts.append(f"{100 * report.accepted / report.proposed:.0f}% accepted")
+    if report.speedup is not None:
+        parts.append(f"{report.speedup.value:.1f}×")
+    drafter = main_drafter(report)
+    parts.append("no drafting" if drafter == "none" else drafter)
+    seconds = report.timing.first_token_s + report.timing.decode_s
+    parts.append(f"{seconds:.1f} s")
+    return parts
+
+
+def size(nbytes: float) -> str:
+    """Bytes as a person reads them."""
+    value, unit = float(nbytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"

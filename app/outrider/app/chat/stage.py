@@ -1,0 +1,113 @@
+"""Puts on the screen what the session tells: the one place that turns engine events into widget calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from outrider.app.chat.frames import Frames
+from outrider.app.chat.session import Problem, Session
+from outrider.app.chat.status import StatusLine, chips
+from outrider.app.chat.talk import Turn
+from outrider.app.chat.transcript import Card, Note, Transcript
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+    from textual.timer import Timer
+
+    from outrider.app.chat.prompt import Prompt
+    from outrider.app.chat.reply import ReplyView
+
+_FLASH = 3.0  # seconds
+_COVERED = 0.25  # seconds
+
+
+class Stage:
+    """The `View` of a session, over the widgets of one screen."""
+
+    def __init__(self, screen: Screen[Any], transcript: Transcript, prompt: Prompt, status: StatusLine) -> None:
+        self.session: Session | None = None
+        self.frames = Frames(self._paint, self._painted)
+        self._screen = screen
+        self._transcript = transcript
+        self._prompt = prompt
+        self._status = status
+        self.live: dict[Turn, ReplyView] = {}
+        self._flash: Timer | None = None
+        self._introduced = False
+
+    def attach(self, session: Session) -> None:
+        """Begin to paint for this session."""
+        self.session = session
+        self.spawn(self.frames.run())
+        self.status_changed()
+
+    def forget(self) -> None:
+        """A new chat: replies of the old one are not painted any more."""
+        self.live.clear()
+
+    # ------------------------------------------------------------------------------------------------ View
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` as a worker of the screen."""
+        self._screen.run_worker(work, exit_on_error=True)
+
+    def status_changed(self) -> None:
+        """With the next frame."""
+        self.frames.wake()
+
+    def turn_sent(self, turn: Turn) -> None:
+        """Put an empty reply under the message."""
+        self.live[turn] = self._transcript.begin_reply(turn)
+        self.frames.wake()
+
+    def reply_grew(self, turn: Turn) -> None:
+        """With the next frame."""
+        self.frames.wake()
+
+    def reply_ended(self, turn: Turn) -> None:
+        """With the next frame; a refused message goes back into the prompt."""
+        if turn.failed and turn in self.live:
+            self.live.pop(turn).remove()
+            message = self._transcript.message_of(turn)
+            if message is not None:
+                message.add_class("-failed")
+            if not self._prompt.text:
+                self._prompt.put(turn.text)
+        self.frames.wake()
+
+    def tell(self, text: str) -> None:
+        """Append a note."""
+        self._transcript.add(Note(text))
+
+    def complain(self, problem: Problem) -> None:
+        """Append a card."""
+        self._transcript.add(Card(problem))
+
+    def flash(self, text: str) -> None:
+        """Show a line for a moment."""
+        if self._flash is not None:
+            self._flash.stop()
+        self._status.flash(text)
+        self._flash = self._screen.set_timer(_FLASH, self._status.unflash)
+
+    # ------------------------------------------------------------------------------------------------ frames
+
+    async def _paint(self) -> None:
+        assert self.session is not None
+        self._status.show(chips(self.session))
+        if self.session.loaded and not self._introduced:
+            self._introduced = True
+            self._transcript.introduce(self.session.loaded.title)
+        for turn, view in list(self.live.items()):
+            await view.paint()
+            if view.finished:
+                self.live.pop(turn, None)
+
+    async def _painted(self) -> None:
+        done = asyncio.Event()
+        self._screen.call_after_refresh(done.set)
+        with contextlib.suppress(TimeoutError):  # a screen that is covered may not be refreshed
+            await asyncio.wait_for(done.wait(), _COVERED)

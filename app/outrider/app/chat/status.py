@@ -1,0 +1,157 @@
+"""The line at the bottom that is always there: model, drafter, speed, state, and keys where there is room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.content import Content
+from textual.widget import Widget
+
+from outrider.app.chat.actions import ACTIONS
+from outrider.app.chat.meter import mean_per_pass, size, speed
+from outrider.app.chat.session import BUSY, Session, State
+from outrider.core.protocol import Progress
+
+_GAP = " · "
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A few words; those with the lowest weight go first when the line is too short."""
+
+    text: str
+    weight: int
+    style: str = ""
+
+
+def progress_words(progress: Progress | None) -> str:
+    """`reading weights 43%`, or bytes where the total is not known."""
+    if progress is None:
+        return ""
+    words = progress.phase
+    if progress.total > 0:
+        words += f" {min(100.0, 100 * progress.done / progress.total):.0f}%"
+    elif progress.done > 0:
+        words += (
+            f" {size(progress.done)}" if progress.unit == "bytes" else f" {progress.done:.0f} {progress.unit}".rstrip()
+        )
+    return words
+
+
+def drafter_words(session: Session) -> str:
+    """Who drafts right now, and `parked` where the engine finds plain passes faster."""
+    chosen = session.drafter.name
+    if chosen == "none":
+        return "drafting off"
+    reply = session.current.reply if session.current else session.chat.last_reply()
+    now = reply.meter.drafter if reply else ""
+    if chosen != "auto":
+        return f"{chosen} (parked)" if now == "none" and session.current else chosen
+    if not now:
+        return "auto"
+    return "auto: parked" if now == "none" else f"auto: {now}"
+
+
+def figures(session: Session) -> list[Chip]:
+    """Tokens per pass and per second: of the last seconds while a reply streams, of the whole reply after it."""
+    reply = session.current.reply if session.current else session.chat.last_reply()
+    if reply is None:
+        return []
+    report = reply.report
+    if report is not None:
+        per_pass, rate = mean_per_pass(report), report.tokens_per_second or None
+    else:
+        per_pass, rate = reply.meter.tokens_per_pass, reply.meter.tokens_per_second
+    chips = []
+    if per_pass:
+        chips.append(Chip(f"{per_pass:.1f}/pass", 3))
+    if rate:
+        chips.append(Chip(speed(rate), 4))
+    if report is not None and report.speedup is not None:
+        chips.append(Chip(f"{report.speedup.value:.1f}×", 2, "$text-success"))
+    return chips
+
+
+def chips(session: Session) -> list[Chip]:
+    """Everything the line says, from left to right."""
+    state = session.state
+    words, style = state.value, "$text-muted"
+    if state in (State.STARTING, State.LOADING):
+        words, style = progress_words(session.progress) or words, "$text-warning"
+    elif state in (State.DIED, State.FAILED):
+        style = "bold $text-error"
+    elif state in BUSY:
+        style = "$text-primary"
+    model = session.loaded.title or session.loaded.model if session.loaded else session.options.model.model
+    model = model if len(model) <= 40 else "…" + model[-39:]
+    waiting = [Chip(f"{len(session.queue)} waiting", 5)] if session.queue and state in BUSY else []
+    return [Chip(words, 9, style), Chip(model, 1, "bold"), Chip(drafter_words(session), 6), *figures(session), *waiting]
+
+
+def hints() -> list[tuple[str, str]]:
+    """Keys for the right end, the most useful first."""
+    order = ("f1", "f2", "f3", "f4", "ctrl+p")
+    found = {action.keys[0]: action.footer for action in ACTIONS if action.footer}
+    return [
+        (key.upper() if key.startswith("f") else key.replace("ctrl+", "^"), found[key]) for key in order if key in found
+    ]
+
+
+class StatusLine(Widget):
+    """Draws the chips, and a flash or the key hints in what is left."""
+
+    def __init__(self) -> None:
+        super().__init__(id="status")
+        self._chips: list[Chip] = []
+        self._flash = ""
+
+    def show(self, line: list[Chip]) -> None:
+        """Draw these chips."""
+        if line != self._chips:
+            self._chips = line
+            self.refresh()
+
+    @property
+    def flashing(self) -> bool:
+        """Whether a flash covers the chips."""
+        return bool(self._flash)
+
+    def flash(self, text: str) -> None:
+        """Show a line over the chips until `unflash`."""
+        self._flash = text
+        self.refresh()
+
+    def unflash(self) -> None:
+        """Back to the chips."""
+        self._flash = ""
+        self.refresh()
+
+    def render(self) -> Content:
+        """One line, as wide as there is room."""
+        width = self.size.width
+        if self._flash:
+            return Content.styled(self._flash, "bold $text-primary").truncate(width, ellipsis=True)
+        left = _fitting(self._chips, width)
+        keys: list[str | tuple[str, str]] = []
+        room = width - left.cell_length - 3
+        for key, word in hints():
+            need = len(key) + len(word) + 3
+            if need > room:
+                break
+            room -= need
+            keys += [(key, "bold"), (f" {word}  ", "$text-muted")]
+        right = Content.assemble(*keys)
+        gap = width - left.cell_length - right.cell_length
+        return Content.assemble(left, " " * max(1, gap), right) if keys else left
+
+
+def _fitting(line: list[Chip], width: int) -> Content:
+    kept = list(line)
+    while len(kept) > 1 and sum(len(chip.text) for chip in kept) + len(_GAP) * (len(kept) - 1) > width:
+        kept.remove(min(kept, key=lambda chip: chip.weight))
+    parts: list[str | tuple[str, str]] = []
+    for chip in kept:
+        if parts:
+            parts.append((_GAP, "$text-muted"))
+        parts.append((chip.text, chip.style))
+    return Content.assemble(*parts)

@@ -1,0 +1,138 @@
+"""The column of messages, and the small widgets in it that are not replies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Static
+
+from outrider.app.chat.clean import harmless
+from outrider.app.chat.palette import Palette
+from outrider.app.chat.session import Problem
+from outrider.app.chat.talk import Turn
+
+if TYPE_CHECKING:
+    from outrider.app.chat.reply import ReplyView
+
+COLUMN = 100  # cells of text at most
+_EXAMPLE = "Explain how a rainbow forms, as a short list."
+
+
+def side_space(width: int) -> int:
+    """Free cells on each side of the text column."""
+    return max(1, (width - COLUMN) // 2)
+
+
+class UserMessage(Static):
+    """What the user wrote, exactly; dimmed while it waits, struck when it was refused."""
+
+    def __init__(self, turn: Turn) -> None:
+        super().__init__(harmless(turn.text), markup=False, classes="user")
+        self.turn = turn
+
+
+class Note(Static):
+    """One line about something that happened."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(harmless(text), markup=False, classes="note")
+
+
+class Card(Static):
+    """An error: what happened, why, what to do."""
+
+    def __init__(self, problem: Problem) -> None:
+        parts: list[str | tuple[str, str]] = [(harmless(problem.title), "bold $text-error")]
+        if problem.text:
+            parts += ["\n", harmless(problem.text)]
+        if problem.hint:
+            parts += ["\n", (harmless(problem.hint), "$text-muted")]
+        super().__init__(Content.assemble(*parts), markup=False, classes="card")
+
+
+class Welcome(Static):
+    """The first screen, gone with the first message."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(self._words(model), markup=False, classes="welcome")
+
+    def introduce(self, model: str) -> None:
+        """Show the model's full name once it is known."""
+        self.update(self._words(model))
+
+    def _words(self, model: str) -> Content:
+        return Content.assemble(
+            ("Outrider", "bold $text-primary"),
+            "\n",
+            (f"A chat with {harmless(model)}, on this machine.", ""),
+            "\n",
+            ("Tinted words came early: a drafter guessed them, the model agreed.", "$text-muted"),
+            "\n\n",
+            *self._keys(),
+            "\n\n",
+            ("Try: ", "$text-muted"),
+            (_EXAMPLE, "italic"),
+        )
+
+    def _keys(self) -> list[str | tuple[str, str]]:
+        keys = (("enter", "send"), ("F2", "next drafter"), ("F1", "help"))
+        parts: list[str | tuple[str, str]] = []
+        for key, word in keys:
+            parts += [(key, "bold"), f" {word}    "]
+        return parts
+
+
+class Transcript(VerticalScroll, can_focus=False):
+    """All messages; stays at the end until the user scrolls up, and again once back there."""
+
+    def __init__(self, palette: Palette, model: str) -> None:
+        super().__init__(Welcome(model))
+        self._palette = palette
+
+    def on_mount(self) -> None:
+        """Follow the output from the start."""
+        self.anchor()
+
+    def introduce(self, model: str) -> None:
+        """Tell the welcome, if it is still there."""
+        for welcome in self.query_children(Welcome):
+            welcome.introduce(model)
+
+    def add(self, widget: Widget) -> None:
+        """Append a message, note or card."""
+        self.query_children(Welcome).remove()
+        self.mount(widget)
+
+    def add_turn(self, turn: Turn, *, waiting: bool) -> None:
+        """Append what the user wrote and go to the end."""
+        message = UserMessage(turn)
+        message.set_class(waiting, "-waiting")
+        self.add(message)
+        self.anchor()
+
+    def begin_reply(self, turn: Turn) -> ReplyView:
+        """Put a view of the turn's reply under its message."""
+        from outrider.app.chat.reply import ReplyView  # Markdown is loaded after the first paint
+
+        assert turn.reply is not None
+        view = ReplyView(turn.reply, self._palette)
+        message = self.message_of(turn)
+        if message is None:
+            self.mount(view)
+        else:
+            message.remove_class("-waiting")
+            self.mount(view, after=message)
+        return view
+
+    def message_of(self, turn: Turn) -> UserMessage | None:
+        """The widget that shows a turn's text."""
+        return next((widget for widget in self.query_children(UserMessage) if widget.turn is turn), None)
+
+    def clear(self, model: str) -> None:
+        """Begin again."""
+        self.remove_children()
+        self.mount(Welcome(model))
+        self.anchor()

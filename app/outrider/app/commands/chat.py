@@ -1,0 +1,39 @@
+"""`outrider chat`, which is also what `outrider` alone does."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from outrider.app import render
+from outrider.app.options import EngineOptions, engine_options
+
+_EPILOG = """\b
+Examples:
+  outrider                                       the starter model, drafter chosen by measurement
+  outrider --model ~/models/qwen.gguf --system "Answer in one sentence."
+  outrider chat --drafter prompt_lookup --temperature 0.7
+
+\b
+First keys:
+  enter sends · ctrl+j new line · esc stops the answer · ctrl+p every action
+  F1 help · F2 next drafter · F3 drafting on or off · F4 marks · ctrl+q quits"""
+
+
+@click.command(epilog=_EPILOG)
+@engine_options()
+def chat(options: EngineOptions) -> None:
+    """Chat in the terminal; `outrider` alone does the same.
+
+    The first start brings the starter model (98 MB). Words that the drafter guessed and the model accepted are tinted.
+    """
+    if not (render.is_terminal(sys.stdin) and render.is_terminal(sys.stdout)):
+        raise render.WrongUsage(
+            "The chat needs a terminal, but input or output goes elsewhere.",
+            'For one answer in a pipe: outrider run "Why is the sky blue?"',
+        )
+    from outrider.app.chat import ChatOptions, run_chat
+
+    chosen = ChatOptions(options.model, options.drafter, options.sampling, options.system, options.rule)
+    raise click.exceptions.Exit(run_chat(chosen))

@@ -1,0 +1,138 @@
+"""`outrider run`: one answer to stdout."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from outrider.app import render
+from outrider.app.options import EngineOptions, engine_options
+from outrider.core import paths, protocol
+
+if TYPE_CHECKING:
+    from outrider.app.commands._engine import Session
+
+_EPILOG = """\b
+Examples:
+  outrider run "Why is the sky blue?"
+  outrider run --temperature 0 --max-tokens 32 --json "What is the capital of France?"
+  outrider run "Summarise this:" < notes.txt       the file is appended to the prompt
+  git diff | outrider run "Write a commit message."
+  outrider run --raw "Once upon a time"            no chat template, just more text
+  outrider run --drafter prompt_lookup --stats "…" tokens per pass and speed on stderr"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("prompt", nargs=-1, metavar="[PROMPT]")
+@engine_options()
+@click.option("--raw", is_flag=True, help="Continue the text as it is, without a chat template.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text, tokens and figures.")
+@click.option("--stats", is_flag=True, help="Print one line of figures to stderr afterwards.")
+@click.option("--marks", is_flag=True, help="Colour the words that were drafted and accepted.")
+def run(options: EngineOptions, prompt: tuple[str, ...], raw: bool, as_json: bool, stats: bool, marks: bool) -> None:
+    """Answer PROMPT on stdout and end.
+
+    Text that is piped in is appended to PROMPT after an empty line, or is the prompt itself. Progress goes to stderr,
+    and only where a person sees it. Ctrl-C stops the answer and keeps what is there; pressed twice it ends at once.
+    """
+    if marks and as_json:
+        raise render.WrongUsage("--marks and --json exclude each other.", "The marks are in the JSON, under kinds.")
+    if raw and options.system is not None:
+        raise render.WrongUsage("--system needs the chat template that --raw leaves out.", "Put it into the prompt.")
+    text = _read_prompt(prompt, raw=raw)
+    from outrider.app.commands import _engine
+
+    output = _Output(as_json=as_json, stats=stats, marks=marks)
+    _engine.with_engine(partial(_answer, options=options, text=text, raw=raw, output=output))
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    as_json: bool
+    stats: bool
+    marks: bool
+
+
+def _read_prompt(words: tuple[str, ...], *, raw: bool) -> str:
+    if len(words) > 1:
+        raise render.WrongUsage(
+            f"PROMPT is one argument, but there are {len(words)}.",
+            'Put it in quotes: outrider run "Why is the sky blue?"',
+        )
+    parts = list(words)
+    if sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty():
+        piped = sys.stdin.buffer.read().decode("utf-8-sig", "replace")
+        parts.append(piped if raw else piped.rstrip("\r\n"))
+    text = "\n\n".join(part for part in parts if part.strip())
+    if not text:
+        raise render.WrongUsage(
+            "There is no prompt.", 'Give one, as in outrider run "Why is the sky blue?", or pipe text in.'
+        )
+    return text
+
+
+async def _answer(session: Session, *, options: EngineOptions, text: str, raw: bool, output: _Output) -> None:
+    request = protocol.Generate(
+        id=session.client.number(),
+        model=options.model,
+        messages=None if raw else _messages(options.system, text),
+        prompt=text if raw else None,
+        sampling=options.sampling,
+        drafter=options.drafter,
+        rule=options.rule,
+    )
+    writer = None if output.as_json else render.stdout_writer(_mark(output.marks))
+    report: protocol.Report | None = None
+    try:
+        async for event in session.client.stream(request):
+            if isinstance(event, protocol.Step):
+                session.cancel_first(request.id)
+                session.progress.clear()
+                if writer:
+                    writer.tokens(event.tokens)
+            elif isinstance(event, protocol.Done):
+                report = event.report
+            else:
+                session.show(event)
+    finally:
+        session.progress.clear()
+        if writer:
+            writer.end()
+    assert report is not None  # the stream ends with Done or raises
+    if output.as_json:
+        render.echo_json(report, pretty=False)
+    if output.stats:
+        render.say(_stats_line(report))
+    if report.finish == "error":
+        raise render.Failure("The answer broke off.", f"{paths.engine_log()} may say why.")
+
+
+def _messages(system: str | None, text: str) -> list[protocol.Message]:
+    turns = [protocol.Message("system", system)] if system is not None else []
+    return [*turns, protocol.Message("user", text)]
+
+
+def _mark(asked: bool) -> str:
+    """The SGR code of an accepted draft: green, or underlined where colours are not wanted."""
+    if not asked:
+        return ""
+    return "4" if os.environ.get("NO_COLOR") else "32"
+
+
+def _stats_line(report: protocol.Report) -> str:
+    tokens = len(report.token_ids)
+    parts = [f"{tokens} tokens", f"{report.tokens_per_second:.1f} tokens/s"]
+    if report.passes:
+        parts.append(f"{max(tokens - 1, 0) / report.passes:.2f} tokens/pass")
+    if report.proposed:
+        parts.append(f"{report.accepted} of {report.proposed} drafted tokens accepted")
+    parts.append("drafter " + (", ".join(name for name, passes in report.drafters.items() if passes) or report.drafter))
+    if report.speedup:
+        parts.append(f"{report.speedup.value:.2f}× ± {report.speedup.error:.2f} against plain passes")
+    parts += [f"first token after {report.timing.first_token_s:.2f} s", f"seed {report.seed}", report.finish]
+    return " · ".join(parts)

@@ -1,0 +1,159 @@
+"""Text for terminals and pipes: tables, sizes, safe text, the marks of accepted words."""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+import click
+import msgspec
+
+from outrider.core import protocol
+
+# C0 without newline and tab, DEL, C1: what a terminal could take for a command
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_JSON_CONTROL = re.compile("[\x7f-\x9f]")
+
+
+class Failure(Exception):
+    """The command failed: what and why, what to do next, the exit code."""
+
+    def __init__(self, message: str, hint: str = "", code: int = 1) -> None:
+        super().__init__(message)
+        self.message, self.hint, self.code = message, hint, code
+
+
+class WrongUsage(click.UsageError):
+    """Wrong usage with a next step of its own."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def clean_text(text: str) -> str:
+    """Text from the shell or a file with every byte that is no UTF-8 replaced, so that it can travel."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def printable(text: str) -> str:
+    """Text without the control characters that a terminal would act on; newlines and tabs stay."""
+    return _CONTROL.sub("", text)
+
+
+def say(message: str, hint: str = "") -> None:
+    """One message for the person, on stderr, with the next step on a line of its own."""
+    click.echo(printable(message), err=True)
+    if hint:
+        click.echo(printable(hint), err=True)
+
+
+def size(nbytes: float) -> str:
+    """A size as people write it: `98.4 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 999.5 or unit == "GB":
+            break
+        nbytes /= 1000
+    return f"{nbytes:.0f} {unit}" if unit == "B" or nbytes >= 99.95 else f"{nbytes:.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """A duration as people say it: `4 s`, `2 min 10 s`, `1 h 05 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def cells(text: str) -> int:
+    """How many columns `text` takes in a terminal."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """Columns under a heading, two spaces apart. `right`: the columns with figures."""
+    lines = [tuple(head), *(tuple(printable(cell).replace("\n", " ") for cell in row) for row in rows)]
+    widths = [max(cells(line[i]) for line in lines) for i in range(len(head))]
+    aligned = set(right)
+
+    def fit(column: int, text: str) -> str:
+        pad = " " * (widths[column] - cells(text))
+        return pad + text if column in aligned else text + pad
+
+    return "\n".join("  ".join(fit(i, cell) for i, cell in enumerate(line)).rstrip() for line in lines)
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and values, one a line, the values in one column."""
+    lines = [(printable(name), printable(value)) for name, value in rows]
+    width = max((cells(name) for name, _ in lines), default=0)
+    return "\n".join(f"{name}{' ' * (width - cells(name))}  {value}" for name, value in lines)
+
+
+def json_text(value: Any, *, pretty: bool = True) -> bytes:
+    """JSON in UTF-8 without raw control characters, so that it is safe on a terminal too."""
+    data = msgspec.json.encode(protocol.plain(value))
+    text = msgspec.json.format(data, indent=2 if pretty else 0).decode()
+    return _JSON_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
+
+
+def echo_json(value: Any, *, pretty: bool = True) -> None:
+    """Exactly one JSON value on stdout, always UTF-8."""
+    click.echo(json_text(value, pretty=pretty))
+
+
+class AnswerWriter:
+    """Writes an answer to stdout while it comes, flushed with every pass.
+
+    `safe` drops control characters of the model; `mark` is an SGR code that is put around accepted drafts.
+    """
+
+    def __init__(self, stream: TextIO, *, safe: bool, mark: str = "") -> None:
+        self._stream, self._safe, self._mark = stream, safe, mark
+        self._last = "\n"
+
+    def tokens(self, tokens: Sequence[protocol.Token]) -> None:
+        """The tokens of one pass."""
+        pieces: list[str] = []
+        early = False
+        for token in tokens:
+            text = printable(token.text) if self._safe or self._mark else token.text
+            if not text:
+                continue
+            if self._mark and (token.kind == "A") != early:
+                early = not early
+                pieces.append(f"\x1b[{self._mark}m" if early else "\x1b[0m")
+            pieces.append(text)
+            self._last = text[-1]
+        if early:
+            pieces.append("\x1b[0m")
+        if pieces:
+            self._stream.write("".join(pieces))
+            self._stream.flush()
+
+    def end(self) -> None:
+        """Close the last line if it is open."""
+        if self._last != "\n":
+            self._stream.write("\n")
+            self._last = "\n"
+        self._stream.flush()
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person sees this stream."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def stdin_is_terminal() -> bool:
+    """Whether a person can answer a question."""
+    return is_terminal(sys.stdin)
+
+
+def stdout_writer(marks: str) -> AnswerWriter:
+    """The writer for this process's stdout."""
+    return AnswerWriter(sys.stdout, safe=is_terminal(sys.stdout), mark=marks)

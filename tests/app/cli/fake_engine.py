@@ -1,0 +1,234 @@
+"""A stand-in for the engine process: speaks the protocol, answers by a few words in the prompt or the model's name.
+
+Every request is appended to the file `requests` in OUTRIDER_HOME, as JSON, so that a test can read what was asked.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from outrider.core import protocol as p
+
+ROWS = [
+    p.ModelRow(
+        name="starter",
+        title="SmolLM2-135M-Instruct",
+        nbytes=98_362_432,
+        format="gguf",
+        family="llama",
+        license="Apache-2.0",
+        sources=["local library", "PyPI", "hub"],
+    ),
+    p.ModelRow(name="mine", title="Mine \x1b[31m", path="/models/mine.gguf", nbytes=5, format="gguf", family="llama"),
+]
+DRAFTERS = [
+    p.DrafterRow(name="prompt_lookup", distribution="outrider", fit="any", reason="works", usable=True),
+    p.DrafterRow(name="draft_model", distribution="outrider", fit="no", reason="needs --drafter-weights", nbytes=9),
+    p.DrafterRow(name="boom", distribution="boom", version="1", fit="broken", reason="ImportError: \x1b[2Jno"),
+]
+KINDS: tuple[p.Kind, ...] = ("P", "A", "B", "C")
+
+
+class Fake:
+    """One request after another, from stdin to stdout."""
+
+    def __init__(self) -> None:
+        self.unpacker = p.Unpacker(p.AnyRequest)
+        self.waiting: list[p.AnyRequest] = []
+        self.home = Path(os.environ["OUTRIDER_HOME"])
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "pid").write_text(str(os.getpid()))
+        self.say(p.Hello(version=p.VERSION, outrider="0.1.0", pid=os.getpid()))
+
+    def say(self, frame: p.Frame) -> None:
+        """Send one frame."""
+        os.write(1, p.pack(frame))
+
+    def hear(self) -> p.AnyRequest:
+        """The next request; ends the process when the client is gone."""
+        while not self.waiting:
+            data = os.read(0, 1 << 16)
+            if not data:
+                sys.exit(0)
+            self.waiting += self.unpacker.feed(data)
+        request = self.waiting.pop(0)
+        with (self.home / "requests").open("ab") as file:
+            file.write(msgspec.json.encode(request) + b"\n")
+        return request
+
+    def serve(self) -> None:
+        """Until Quit."""
+        while not isinstance(request := self.hear(), p.Quit):
+            getattr(self, type(request).__name__.lower(), lambda _request: None)(request)
+
+    def fail(self, number: int, message: str, *, usage: bool) -> None:
+        """The last event of a request that cannot be done."""
+        trace = "Traceback of the engine"
+        self.say(p.Failed(request=number, message=message, hint="Try less.", usage=usage, trace=trace))
+
+    def generate(self, request: p.Generate) -> None:
+        text = request.prompt if request.prompt is not None else (request.messages or [])[-1].content
+        self.say(p.Progress(request=request.id, phase="weights", done=1, total=2, unit="layers"))
+        if "fail" in text:
+            trace = "Traceback of the engine"
+            self.say(
+                p.Failed(request=request.id, message="It failed.", hint="Try less.", usage="usage" in text, trace=trace)
+            )
+            return
+        if "warn" in text:
+            self.say(p.Notice(request=request.id, text="boom failed in propose; going on without it."))
+        if "load forever" in text:
+            self.hear()
+            return
+        words = (
+            ["Blue", " \x1b[31msky", "\x9b2J", "\r\x7f é\ttab", "\nend"]
+            if "escape" in text
+            else ["Paris", " is", " nice"]
+        )
+        finish: p.Finish = "stop"
+        for number, word in enumerate(words):
+            self.step(request, number, word, KINDS[number % 4])
+        if "die" in text:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "until cancel" in text:
+            self.wait_for_cancel()
+            finish = "cancelled"
+        elif "stubborn" in text:
+            self.wait_for_cancel()
+            self.step(request, len(words), " never", "A")
+            signal.pause()
+        while "on and on" in text:
+            self.step(request, len(words), text * 100, "A")
+        report = p.Report(
+            model=request.model.model,
+            drafter=request.drafter.name,
+            rule=request.rule,
+            seed=7 if request.sampling.seed is None else request.sampling.seed,
+            text="".join(words),
+            token_ids=list(range(len(words))),
+            prompt_tokens=4,
+            finish="error" if "broken end" in text else finish,
+            passes=2,
+            proposed=3,
+            accepted=1,
+            kinds="PABCPABC"[: len(words)],
+            timing=p.Timing(load_s=0.1, prefill_s=0.1, first_token_s=0.2, decode_s=0.5, draft_s=0.1, verify_s=0.3),
+            tokens_per_second=4.0,
+            drafters={"none": 1, "prompt_lookup": 1},
+            speedup=None,
+        )
+        self.say(p.Done(request=request.id, finish=report.finish, report=report))
+
+    def wait_for_cancel(self) -> None:
+        """Until the client wants it to end."""
+        while not isinstance(self.hear(), p.Cancel):
+            pass
+
+    def step(self, request: p.Generate, seq: int, text: str, kind: p.Kind) -> None:
+        tokens = [p.Token(id=seq, text=text, kind=kind)]
+        self.say(
+            p.Step(
+                request=request.id,
+                seq=seq,
+                t=0.1,
+                drafter="none",
+                proposed=0,
+                accepted=0,
+                tokens=tokens,
+                draft_ms=0,
+                verify_ms=1,
+                host_ms=0,
+            )
+        )
+
+    def models(self, request: p.Models) -> None:
+        if request.name is None:
+            self.say(p.Result(request=request.id, data=p.plain(ROWS)))
+        else:
+            self.one_row(request.id, request.name)
+
+    def one_row(self, number: int, name: str) -> None:
+        row = next((row for row in ROWS if row.name == name), None)
+        if row is None:
+            self.fail(number, f"There is no model {name}.", usage=True)
+            return
+        row.detail = {"layers": 30, "context": 8192}
+        self.say(p.Result(request=number, data=p.plain(row)))
+
+    def pull(self, request: p.Pull) -> None:
+        for done in (0, 50_000_000, 98_362_432):
+            progress = p.Progress(request=request.id, phase="download", done=done, total=98_362_432, unit="bytes")
+            self.say(progress)
+        self.one_row(request.id, request.name)
+
+    def remove(self, request: p.Remove) -> None:
+        self.one_row(request.id, request.name)
+
+    def drafters(self, request: p.Drafters) -> None:
+        self.say(p.Result(request=request.id, data=p.plain(DRAFTERS)))
+
+    def load(self, request: p.Load) -> None:
+        loaded = p.Loaded(
+            model=request.model.model,
+            title="SmolLM2-135M-Instruct",
+            family="llama",
+            parameters=134_515_008,
+            nbytes=98_362_432,
+            dtype="fp32",
+            device="cpu",
+            threads=2,
+            context=8192,
+            chat=True,
+            load_s=0.1,
+            sampling=p.Sampling(temperature=0.7),
+            drafters=DRAFTERS,
+        )
+        self.say(p.Result(request=request.id, data=p.plain(loaded)))
+
+    def bench(self, request: p.Bench) -> None:
+        figures = {"prompts": 1, "tokens": 64, "seconds": 2.0, "tokens_per_second": 32.0, "ratio": 1.0}
+        figures |= {"tokens_per_pass": 1.0, "acceptance": 0.0}
+        names = [drafter.name for drafter in request.drafters]
+        one = {name: figures | {"ratio": 1.0 + 0.5 * i} for i, name in enumerate(names)}
+        runs = [
+            {
+                "prompt": prompt.id,
+                "category": prompt.category,
+                "drafter": name,
+                "tokens": 64,
+                "same_text": name != "differs",
+            }
+            for prompt in request.prompts
+            for name in names
+        ]
+        self.say(p.Progress(request=request.id, phase="bench", done=1, total=2, unit="prompts"))
+        data = {
+            "model": "SmolLM2-135M-Instruct",
+            "dtype": "fp32",
+            "device": "cpu",
+            "threads": 2,
+            "machine": {"cpu": "a CPU", "torch": "2.13.0"},
+            "settings": {"max_tokens": request.sampling.max_tokens, "repeats": request.repeats},
+            "drafters": names,
+            "categories": {category: one for category in dict.fromkeys(prompt.category for prompt in request.prompts)},
+            "total": one,
+            "runs": runs,
+        }
+        self.say(p.Result(request=request.id, data=data))
+
+    def doctor(self, request: p.Doctor) -> None:
+        if os.environ.get("FAKE_DOCTOR") == "dies":
+            os._exit(3)
+        level = "problem" if os.environ.get("FAKE_DOCTOR") == "problem" else "ok"
+        self.say(
+            p.Result(request=request.id, data=p.plain([p.Finding(level, "torch", "2.13.0 on the CPU", "Mend it.")]))
+        )
+
+
+if __name__ == "__main__":
+    Fake().serve()

@@ -1,0 +1,271 @@
+"""`outrider run`: what reaches the engine, what reaches stdout and stderr, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+
+import pytest
+
+from outrider.core import protocol
+
+KEYS = [
+    *("model", "drafter", "rule", "seed", "text", "token_ids", "prompt_tokens", "finish", "passes", "proposed"),
+    *("accepted", "kinds", "timing", "tokens_per_second", "drafters", "speedup"),
+]
+
+
+def test_prints_the_answer_alone(outrider):
+    done = outrider("run", "Where?")
+    assert (done.code, done.out, done.err) == (0, "Paris is nice\n", "")
+
+
+def test_json_is_one_object_with_the_keys_of_the_report_in_order(outrider):
+    done = outrider("run", "--json", "Where?")
+    assert list(json.loads(done.out)) == KEYS == list(protocol.Report.__struct_fields__)
+    assert done.out.count("\n") == 1
+    assert json.loads(done.out)["speedup"] is None
+
+
+def test_options_reach_the_engine(outrider, home):
+    done = outrider(
+        *("run", "--model", "m", "--drafter", "prompt-lookup", "--draft-tokens", "3", "--temperature", "0.5"),
+        *("--top-p", "0.9", "--top-k", "40", "--min-p", "0.1", "--seed", "3", "--max-tokens", "9", "--stop", "a"),
+        *("--stop", "b", "--system", "Be brief.", "--device", "cuda:1", "--dtype", "bf16", "--context", "512"),
+        *("--threads", "2", "--rule", "rejection", "--repeat-penalty", "1.1", "--presence-penalty", "0.2"),
+        *("--frequency-penalty", "-0.3", "--logit-bias", "5=-100", "--logit-bias", "7=2.5", "Hello"),
+    )
+    assert done.code == 0
+    (request,) = home.requests("Generate")
+    assert request["model"] == {"model": "m", "device": "cuda:1", "dtype": "bf16", "context": 512, "threads": 2}
+    assert request["drafter"] == {"name": "prompt_lookup", "tokens": 3}
+    assert request["rule"] == "rejection"
+    assert request["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+    ]
+    assert request["sampling"] == {
+        "temperature": 0.5,
+        "top_k": 40,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "repeat_penalty": 1.1,
+        "presence_penalty": 0.2,
+        "frequency_penalty": -0.3,
+        "logit_bias": {"5": -100.0, "7": 2.5},
+        "seed": 3,
+        "max_tokens": 9,
+        "stop": ["a", "b"],
+    }
+
+
+def test_without_options_the_engine_chooses(outrider, home):
+    outrider("run", "Hello")
+    (request,) = home.requests("Generate")
+    assert (request["model"], request["sampling"], request["drafter"]) == ({}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "text"),
+    [
+        (["Sum up:"], "one\ntwo\n", "Sum up:\n\none\ntwo"),
+        ([], "from the pipe\n", "from the pipe"),
+        (["Hello"], "  \n", "Hello"),
+        ([], "\ufeffBOM\r\n", "BOM"),
+        ([], b"\xff\xfe", "\ufffd\ufffd"),
+        (["--", "--debug"], "", "--debug"),
+        (["a\udcffb"], "", "a\ufffdb"),
+    ],
+)
+def test_prompt_and_stdin(outrider, home, words, stdin, text):
+    assert outrider("run", *words, stdin=stdin).code == 0
+    (request,) = home.requests("Generate")
+    assert request["messages"] == [{"role": "user", "content": text}]
+
+
+def test_raw_is_sent_as_it_is(outrider, home):
+    outrider("run", "--raw", stdin="Once upon\n")
+    (request,) = home.requests("Generate")
+    assert request["prompt"] == "Once upon\n"
+    assert "messages" not in request
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ([], "no prompt"),
+        (["  "], "no prompt"),
+        (["a", "b"], "quotes"),
+        (["--temperature", "-1", "x"], "--temperature"),
+        (["--temperature", "nan", "x"], "--temperature"),
+        (["--temperature", "warm", "x"], "--temperature"),
+        (["--top-p", "0", "x"], "--top-p"),
+        (["--top-p", "nan", "x"], "--top-p"),
+        (["--min-p", "1.5", "x"], "--min-p"),
+        (["--top-k", "-1", "x"], "--top-k"),
+        (["--max-tokens", "0", "x"], "--max-tokens"),
+        (["--seed", "-1", "x"], "--seed"),
+        (["--seed", str(1 << 63), "x"], "--seed"),
+        (["--repeat-penalty", "0", "x"], "--repeat-penalty"),
+        (["--presence-penalty", "inf", "x"], "--presence-penalty"),
+        (["--stop", "", "x"], "--stop"),
+        (["--logit-bias", "five=1", "x"], "--logit-bias"),
+        (["--logit-bias", "5", "x"], "--logit-bias"),
+        (["--logit-bias", "5=nan", "x"], "--logit-bias"),
+        (["--logit-bias", "-5=1", "x"], "--logit-bias"),
+        (["--draft-tokens", "0", "x"], "--draft-tokens"),
+        (["--context", "0", "x"], "--context"),
+        (["--threads", "0", "x"], "--threads"),
+        (["--device", "tpu", "x"], "--device"),
+        (["--dtype", "int3", "x"], "--dtype"),
+        (["--rule", "luck", "x"], "--rule"),
+        (["--model", " ", "x"], "--model"),
+        (["--drafter", "", "x"], "--drafter"),
+        (["--drafter", "none", "--drafter-weights", "w", "x"], "--drafter-weights"),
+        (["--raw", "--system", "s", "x"], "--system"),
+        (["--json", "--marks", "x"], "--marks"),
+        (["--bogus", "x"], "--bogus"),
+    ],
+)
+def test_wrong_usage_is_said_before_the_engine_starts(outrider, home, words, names):
+    done = outrider("run", *words)
+    assert (done.code, done.out) == (2, "")
+    first, second = done.err.splitlines()
+    assert first.startswith("Error: ")
+    assert names in done.err
+    assert second
+    assert not (home.path / "requests").exists()
+
+
+@pytest.mark.parametrize(("prompt", "code"), [("fail", 1), ("fail usage", 2)])
+def test_a_failure_is_two_lines(outrider, prompt, code):
+    done = outrider("run", prompt)
+    assert (done.code, done.out, done.err) == (code, "", "Error: It failed.\nTry less.\n")
+
+
+@pytest.mark.parametrize("words", [("--debug", "run", "fail"), ("run", "--debug", "fail")])
+def test_debug_shows_both_tracebacks(outrider, words):
+    done = outrider(*words)
+    assert "Traceback of the engine" in done.err
+    assert "Traceback (most recent call last)" in done.err
+    assert done.err.endswith("Error: It failed.\nTry less.\n")
+
+
+def test_the_engine_dies_in_mid_answer(outrider):
+    done = outrider("run", "die")
+    assert (done.code, done.out) == (1, "Paris is nice\n")
+    assert done.err.startswith("Error: The engine process was killed by SIGKILL.\n")
+    assert "engine.log" in done.err
+
+
+def test_an_answer_that_broke_off_fails(outrider):
+    done = outrider("run", "broken end")
+    assert (done.code, done.out) == (1, "Paris is nice\n")
+
+
+def test_a_warning_is_said_and_the_answer_goes_on(outrider):
+    done = outrider("run", "warn")
+    assert (done.code, done.out) == (0, "Paris is nice\n")
+    assert done.err == "Warning: boom failed in propose; going on without it.\n"
+
+
+def test_stats_are_one_line_on_stderr(outrider):
+    done = outrider("run", "--stats", "Where?")
+    assert done.out == "Paris is nice\n"
+    assert done.err.count("\n") == 1
+    assert "1.00 tokens/pass · 1 of 3 drafted tokens accepted" in done.err
+
+
+def test_marks_colour_accepted_words_and_nothing_else(outrider, monkeypatch):
+    assert outrider("run", "--marks", "Where?").out == "Paris\x1b[32m is\x1b[0m nice\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert outrider("run", "--marks", "Where?").out == "Paris\x1b[4m is\x1b[0m nice\n"
+
+
+def test_a_pipe_gets_the_text_as_it_is_and_a_terminal_never_a_command(outrider, screen):
+    assert outrider("run", "escape").out == "Blue \x1b[31msky\x9b2J\r\x7f é\ttab\nend\n"
+    code, shown = screen("run", "escape").finish()
+    assert code == 0
+    assert "Blue [31msky2J é\ttab\r\nend\r\n".encode() in shown
+    assert b"\x1b[31m" not in shown
+
+
+def test_json_holds_no_raw_control_characters(outrider):
+    done = outrider("run", "--json", "escape")
+    assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in done.out.rstrip("\n"))
+    assert json.loads(done.out)["text"] == "Blue \x1b[31msky\x9b2J\r\x7f é\ttab\nend"
+
+
+def test_progress_shows_in_a_terminal_and_is_wiped_before_the_answer(screen):
+    _, shown = screen("run", "Where?").finish()
+    assert b"Loading the model" in shown
+    assert shown.endswith(b"\r\x1b[KParis is nice\r\n")
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(start):
+    process = start("run", "on and on")
+    assert process.stdout.read(40).startswith(b"Paris is niceon and on")
+    process.stdout.close()
+    assert process.wait() == 0
+    assert process.stderr.read() == b""
+
+
+def test_ctrl_c_cancels_and_keeps_the_text(start, home):
+    process = start("run", "long until cancel")
+    assert process.stdout.read(13) == b"Paris is nice"
+    engine = home.engine()
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.read() == b"\n"
+    assert (process.wait(), process.stderr.read()) == (130, b"")
+    assert home.requests("Cancel")
+    assert engine.ends()
+
+
+def test_ctrl_c_with_json_still_prints_the_report(screen):
+    terminal = screen("run", "--json", "long until cancel", stdout=subprocess.PIPE)
+    terminal.read_until(b"layers\r\x1b[K")  # the first words have come
+    terminal.process.send_signal(signal.SIGINT)
+    assert json.loads(terminal.process.stdout.read())["finish"] == "cancelled"
+    assert terminal.finish()[0] == 130
+
+
+def test_ctrl_c_while_loading_ends_at_once(screen, home):
+    terminal = screen("run", "load forever")
+    terminal.read_until(b"layers")
+    engine = home.engine()
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.finish()[0] == 130
+    assert engine.ends()
+
+
+@pytest.mark.parametrize("twice", [True, False])
+def test_an_engine_that_does_not_listen_is_ended_too(start, home, twice):
+    process = start("run", "long stubborn")
+    assert process.stdout.read(13) == b"Paris is nice"
+    engine = home.engine()
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.read(6) == b" never"
+    if twice:
+        process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert engine.ends()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_takes_the_engine_along(start, home, number):
+    process = start("run", "long until cancel")
+    assert process.stdout.read(13) == b"Paris is nice"
+    engine = home.engine()
+    process.send_signal(number)
+    assert process.stdout.read() == b"\n"
+    assert (process.wait(), process.stderr.read()) == (128 + number, b"")
+    assert engine.ends()
+
+
+def test_without_the_command_line_the_engine_ends(start, home):
+    process = start("run", "long until cancel")
+    assert process.stdout.read(13) == b"Paris is nice"
+    engine = home.engine()
+    process.kill()
+    assert engine.ends()

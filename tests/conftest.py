@@ -1,0 +1,7 @@
+"""Settings of the whole test run."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # toys are too small for a second thread, and the machine may be busy

@@ -1,0 +1,277 @@
+"""Whole answers on a toy model: losslessness for any drafter, and everything that can happen in the middle of one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import toys
+
+from outrider.core.answer import Conversation
+from outrider.core.drafting import Stateless
+from outrider.core.errors import DrafterError, UsageError
+from outrider.core.protocol import DrafterChoice, Progress, Report, Step
+from outrider.core.rounds import first_children
+from outrider.core.sample import Settings
+from outrider.drafters.prompt_lookup import Lookup
+
+PROMPT = [5, 9, 13, 9, 5, 9, 13]
+PENALISED = Settings(temperature=0.9, top_p=0.9, repeat_penalty=1.2, presence_penalty=0.1, frequency_penalty=0.2)
+
+
+def plain(settings: Settings = toys.GREEDY, limit: int = 40, **more) -> Report:
+    return toys.answer(Conversation(toys.target()), PROMPT, settings=settings, limit=limit, **more)
+
+
+def drafted(drafter: Stateless, settings: Settings = toys.GREEDY, **more) -> Report:
+    notes: list[str] = []
+    report = toys.answer(
+        Conversation(toys.target()), PROMPT, toys.guard(drafter, notes=notes), settings=settings, **more
+    )
+    assert not notes
+    return report
+
+
+def makers(settings: Settings) -> dict[str, Stateless | Lookup]:
+    truth = plain(settings).token_ids
+    return {
+        "always right": toys.Knows(len(PROMPT), truth),
+        "always wrong": toys.Knows(len(PROMPT), truth, right=0),
+        "partly right": toys.Knows(len(PROMPT), truth, right=2),
+        "random": toys.Anything(),
+        "tree": toys.Bushy(toys.Knows(len(PROMPT), truth, right=3)),
+        "lookup": Lookup(),
+        "states": toys.Listener(),
+    }
+
+
+@pytest.mark.parametrize("settings", [toys.GREEDY, toys.SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"])
+@pytest.mark.parametrize("name", list(makers(toys.GREEDY)))
+def test_the_text_does_not_depend_on_the_drafter(name: str, settings: Settings) -> None:
+    want = plain(settings)
+    got = drafted(makers(settings)[name], settings)
+    assert got.token_ids == want.token_ids
+    assert got.seed == want.seed
+    assert len(got.kinds) == len(got.token_ids)
+    if name == "always right":
+        assert got.accepted == got.proposed
+        assert got.passes < want.passes / 3
+    if name == "always wrong":
+        assert got.accepted == 0
+        assert set(got.kinds) <= {"P", "C"}
+
+
+def test_numbers_add_up() -> None:
+    truth = plain().token_ids
+    events: list = []
+    report = drafted(toys.Knows(len(PROMPT), truth, right=2), events=events)
+    steps = [event for event in events if isinstance(event, Step)]
+    assert report.kinds[0] == "P"
+    assert report.passes == len(steps) - 1 == sum(report.drafters.values())
+    assert report.proposed == sum(step.proposed for step in steps)
+    assert report.accepted == sum(step.accepted for step in steps)
+    assert "".join(token.kind for step in steps for token in step.tokens) == report.kinds
+    assert "".join(token.text for step in steps for token in step.tokens) == report.text
+    assert [step.seq for step in steps] == list(range(len(steps)))
+    assert report.kinds.count("A") <= report.accepted
+    assert report.tokens_per_second == pytest.approx((len(report.token_ids) - 1) / report.timing.decode_s)
+    assert report.prompt_tokens == len(PROMPT)
+    assert report.finish == "length"
+
+
+def test_states_are_aligned() -> None:
+    """hidden[i] is the state that produced tokens[i]: recomputed in one pass over the whole text."""
+    listener = toys.Listener()
+    talk = Conversation(toys.target())
+    prompt = [i % 48 for i in range(3, 3 + 30)]
+    toys.answer(talk, prompt, toys.guard(listener), limit=12)
+    model = toys.target()
+    whole = model.forward(talk.tokens, states=(0, 2)).hidden
+    assert whole is not None
+    assert listener.heard == talk.tokens
+    assert listener.states[0] is None  # nothing produced the first token of the prompt
+    for at, state in enumerate(listener.states[1:], 1):
+        assert state is not None
+        torch.testing.assert_close(state, whole[at - 1], atol=1e-4, rtol=1e-4)
+
+
+def test_states_over_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outrider.core.answer.CHUNK", 7)
+    listener = toys.Listener()
+    talk = Conversation(toys.target())
+    prompt = [i % 48 for i in range(33)]
+    events: list = []
+    toys.answer(talk, prompt, toys.guard(listener), limit=5, events=events)
+    assert all(state is not None for state in listener.states[1:])
+    assert [int(event.done) for event in events if isinstance(event, Progress)] == [7, 14, 21, 28, 33]
+
+
+def test_prefix_is_reused_and_leaves_no_trace() -> None:
+    drafter = toys.guard(Lookup())
+    talk = Conversation(toys.target())
+    first = toys.answer(talk, PROMPT, drafter)
+    longer = [*PROMPT, *first.token_ids, 3, 1]
+    before = talk.target.length
+    assert before > len(PROMPT)
+    again = toys.answer(talk, longer, drafter)
+    assert again.token_ids == toys.answer(Conversation(toys.target()), longer).token_ids
+    other = [*PROMPT[:3], 40, 41]  # an edit: rewind of target and drafter
+    assert toys.answer(talk, other, drafter).token_ids == toys.answer(Conversation(toys.target()), other).token_ids
+    same = toys.answer(talk, PROMPT, drafter)
+    assert same.token_ids == first.token_ids
+
+
+def test_the_same_prompt_again_prefills_one_token() -> None:
+    talk = Conversation(toys.target())
+    toys.answer(talk, PROMPT, limit=1)
+    assert talk.reuse(PROMPT) == len(PROMPT) - 1
+
+
+def test_eos_inside_a_draft() -> None:
+    truth = plain().token_ids
+    eos = truth[7]
+    at = truth.index(eos)
+    want = plain(eos=[eos])
+    got = drafted(toys.Knows(len(PROMPT), truth), eos=[eos], tokens=16)
+    assert got.token_ids == want.token_ids == truth[:at]
+    assert got.finish == "stop"
+    assert len(got.kinds) == at
+
+
+def test_context_limit_with_eos_inside_a_draft() -> None:
+    """At the brim a draft may hold the EOS and more; the answer ends at whichever comes first."""
+    truth = plain().token_ids
+    for room in range(2, 14):
+        for eos in ((), (truth[9],)):
+            small = len(PROMPT) + room
+            want = toys.answer(Conversation(toys.target(context=small)), PROMPT, limit=None, eos=eos)
+            right = toys.guard(toys.Knows(len(PROMPT), truth))
+            got = toys.answer(Conversation(toys.target(context=small)), PROMPT, right, limit=None, eos=eos, tokens=16)
+            assert got.token_ids == want.token_ids
+            assert got.finish == want.finish
+            assert len(got.token_ids) <= room
+
+
+def test_a_prompt_over_the_context_is_refused_before_any_work() -> None:
+    talk = Conversation(toys.target(context=16))
+    with pytest.raises(UsageError, match=r"16 tokens; with room for an answer 15 fit") as caught:
+        toys.answer(talk, list(range(16)))
+    assert caught.value.hint
+    assert talk.target.length == 0
+    report = toys.answer(talk, list(range(15)), limit=None)
+    assert (len(report.token_ids), report.finish) == (1, "length")
+
+
+def test_max_tokens_inside_a_block() -> None:
+    truth = plain().token_ids
+    for limit in range(1, 9):
+        got = drafted(toys.Knows(len(PROMPT), truth), limit=limit, tokens=6)
+        assert got.token_ids == truth[:limit]
+        assert got.finish == "length"
+
+
+def test_stop_string_inside_a_block() -> None:
+    truth = plain().token_ids
+    stop = f"<{truth[5]}><{truth[6]}>"
+    want = plain(stop=[stop])
+    got = drafted(toys.Knows(len(PROMPT), truth), stop=[stop], tokens=16)
+    assert got.token_ids == want.token_ids
+    assert got.text == want.text == "".join(f"<{i}>" for i in want.token_ids)
+    assert got.finish == "stop"
+
+
+def test_cancel_keeps_what_was_said() -> None:
+    report = drafted(toys.Anything(), control=toys.Still(stop_after=5))
+    assert report.finish == "cancelled"
+    assert 0 < len(report.token_ids) < 40
+    assert report.token_ids == plain().token_ids[: len(report.token_ids)]
+
+
+def test_cancel_during_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outrider.core.answer.CHUNK", 4)
+    talk = Conversation(toys.target())
+    report = toys.answer(talk, list(range(40)), control=toys.Still(stop_after=2))
+    assert (report.finish, report.token_ids, report.passes) == ("cancelled", [], 0)
+    assert (
+        toys.answer(talk, list(range(40))).token_ids
+        == toys.answer(Conversation(toys.target()), list(range(40))).token_ids
+    )
+
+
+@pytest.mark.parametrize("settings", [toys.GREEDY, toys.SAMPLED], ids=["greedy", "sampled"])
+def test_hot_switch_every_few_passes(settings: Settings) -> None:
+    truth = plain(settings, limit=60).token_ids
+    table = {
+        "lookup": toys.guard(Lookup(), name="lookup"),
+        "none": None,
+        "states": toys.guard(toys.Listener(), name="states"),
+        "right": toys.guard(toys.Knows(len(PROMPT), truth, right=2), name="right"),
+    }
+    names = ["none", "states", "right", "lookup", "states", "none", "lookup", "states"]
+    control = toys.Still({3 + 2 * i: DrafterChoice(name=name, tokens=3) for i, name in enumerate(names)})
+    got = toys.answer(Conversation(toys.target()), PROMPT, table, settings=settings, limit=60, control=control)
+    assert got.token_ids == truth
+    assert len(control.answers) == len(names)
+    assert all(error is None for _, error in control.answers)
+    assert len(got.drafters) >= 3
+
+
+def test_a_failed_switch_leaves_the_old_drafter_riding() -> None:
+    truth = plain().token_ids
+    right = toys.guard(toys.Knows(len(PROMPT), truth, right=2))
+
+    class Table(dict):
+        def __missing__(self, name: str):
+            raise DrafterError(f"There is no drafter {name!r}.")
+
+    control = toys.Still({3: DrafterChoice(name="nonsense")})
+    got = toys.answer(Conversation(toys.target()), PROMPT, Table(toy=right), control=control)
+    assert got.token_ids == truth
+    assert isinstance(control.answers[0][1], DrafterError)
+    assert got.drafters["toy"] > 5
+
+
+@pytest.mark.parametrize("settings", [toys.GREEDY, toys.SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"])
+def test_the_device_form_gives_the_text_of_the_host_form(settings: Settings) -> None:
+    want = plain(settings)
+    host = drafted(toys.Bigram(device=False), settings, tokens=3)
+    device = drafted(toys.Bigram(device=True), settings, tokens=3)
+    assert device.token_ids == host.token_ids == want.token_ids
+    assert device.kinds == host.kinds
+    assert (device.passes, device.proposed, device.accepted) == (host.passes, host.proposed, host.accepted)
+    assert device.accepted > 0
+
+
+def test_probs_are_used_only_from_the_trusted() -> None:
+    law = torch.full((48,), 1 / 48, dtype=torch.float64)
+    for trusted in (True, False):
+        guarded = toys.guard(toys.OneLaw(law), trusted=trusted)
+        report = toys.answer(
+            Conversation(toys.target()), PROMPT, guarded, settings=toys.SAMPLED, rule="rejection", limit=20
+        )
+        assert len(report.token_ids) == 20
+        assert not guarded.failed
+
+
+def test_rejection_is_greedy_at_temperature_zero() -> None:
+    truth = plain().token_ids
+    assert drafted(toys.Knows(len(PROMPT), truth, right=2), rule="rejection").token_ids == truth
+    assert drafted(toys.Anything(), rule="rejection").token_ids == truth
+
+
+def test_detail_tells_probabilities_and_rejections() -> None:
+    truth = plain().token_ids
+    events: list = []
+    drafted(toys.Knows(len(PROMPT), truth, right=2), events=events, detail=True)
+    steps = [event for event in events if isinstance(event, Step)]
+    for step in steps:
+        assert step.top is not None
+        for token, best in zip(step.tokens, step.top, strict=True):
+            assert best[0][0] == token.id  # greedy: the emitted token is the best one
+            assert token.p == pytest.approx(best[0][1])
+        assert step.rejected is not None
+        assert len(step.rejected) == step.proposed - step.accepted
+
+
+def test_first_children() -> None:
+    assert first_children([-1, -1, 0, 0, 2, 1]) == [0, 2, 4]
+    assert first_children([]) == []

@@ -1,0 +1,213 @@
+"""Plugins may do anything; the engine goes on. Discovery, matching, loading and every guarded verb."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import pytest
+import torch
+import toys
+
+from outrider.core import registry
+from outrider.core.answer import Conversation
+from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Shape, Stateless
+from outrider.core.errors import DrafterError
+from outrider.core.sample import Settings
+
+INFO = ModelInfo("toy", "llama", 48, 32, 2, "toy-48")
+PROMPT = [5, 9, 13, 9, 5, 9, 13]
+
+
+class Good:
+    api = 1
+
+    def matches(self, model: ModelInfo) -> Match:
+        return Match(Fit.ANY, "fits")
+
+    def load(self, target, match, options):
+        return toys.Anything()
+
+
+class RaisesInMatches(Good):
+    def matches(self, model: ModelInfo) -> Match:
+        raise ZeroDivisionError("no reason at all")
+
+
+class RaisesInLoad(Good):
+    def load(self, target, match, options):
+        raise MemoryError
+
+
+class RaisesInInit(Good):
+    def __init__(self) -> None:
+        raise ValueError("cannot be made")
+
+
+class FromTheFuture(Good):
+    api = 99
+
+
+class NoMatch(Good):
+    def matches(self, model: ModelInfo):
+        return "yes"
+
+
+class Unfit(Good):
+    def matches(self, model: ModelInfo) -> Match:
+        return Match(Fit.NO, "made for another model")
+
+
+class Waiting(Good):
+    def matches(self, model: ModelInfo) -> Match:
+        return Match(Fit.FAMILY, "needs --drafter-weights", ready=False)
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entry points that name the classes above, and one module that is not there."""
+    names = ("Good", "RaisesInMatches", "RaisesInLoad", "RaisesInInit", "FromTheFuture", "NoMatch", "Unfit", "Waiting")
+    points = [importlib.metadata.EntryPoint(name.lower(), f"{__name__}:{name}", registry.GROUP) for name in names]
+    points.append(importlib.metadata.EntryPoint("missing", "no_such_module:Thing", registry.GROUP))
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.setitem(__import__("sys").modules, __name__, __import__("sys").modules.get(__name__) or _this())
+
+
+def _this():
+    import types
+
+    module = types.ModuleType(__name__)
+    module.__dict__.update(globals())
+    return module
+
+
+@pytest.mark.usefixtures("plugins")
+def test_survey_has_a_row_for_every_plugin() -> None:
+    rows = {row.name: row for row in registry.survey(INFO)}
+    assert rows["good"].fit == "any"
+    assert rows["good"].usable
+    assert rows["waiting"].fit == "family"
+    assert not rows["waiting"].usable
+    assert rows["unfit"].fit == "no"
+    for name in ("raisesinmatches", "raisesininit", "fromthefuture", "nomatch", "missing"):
+        assert rows[name].fit == "broken"
+        assert not rows[name].usable
+        assert name in rows[name].reason
+    assert "no reason at all" in rows["raisesinmatches"].reason
+    assert "no_such_module" in rows["missing"].reason
+    assert "99" in rows["fromthefuture"].reason
+
+
+@pytest.mark.usefixtures("plugins")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nothing", "no drafter 'nothing'"),
+        ("missing", "no_such_module"),
+        ("raisesinload", "MemoryError"),
+        ("unfit", "made for another model"),
+        ("waiting", "needs --drafter-weights"),
+    ],
+)
+def test_loading_says_what_is_wrong(name: str, words: str) -> None:
+    with pytest.raises(DrafterError, match=words) as caught:
+        registry.load(name, toys.target(), {"weights": None}, print)
+    assert caught.value.hint
+
+
+def test_ours_are_found_through_their_entry_points() -> None:
+    found = {entry.name: entry for entry in registry.entries()}
+    assert {"prompt_lookup", "draft_model"} <= set(found)
+    assert found["prompt_lookup"].trusted
+    assert registry.match(found["prompt_lookup"], INFO).fit == Fit.ANY
+
+
+@pytest.mark.parametrize("verb", ["advance", "propose"])
+@pytest.mark.parametrize("after", [1, 4])
+def test_a_failing_drafter_costs_a_round_and_the_answer_goes_on(verb: str, after: int) -> None:
+    want = toys.answer(Conversation(toys.target()), PROMPT)
+    notes: list[str] = []
+    guarded = toys.guard(toys.Broken(verb, after), notes=notes, name="wobbly")
+    got = toys.answer(Conversation(toys.target()), PROMPT, guarded)
+    assert got.token_ids == want.token_ids
+    assert guarded.failed
+    assert len(notes) == 1
+    assert "wobbly" in notes[0]
+    assert "it broke" in notes[0]
+    assert got.finish == "length"
+
+
+class Proposes(Stateless):
+    def __init__(self, draft: object, shape: Shape | None = None) -> None:
+        self.draft, self.shape = draft, shape or Shape(nodes=4, depth=4)
+
+    def propose(self, context: Context) -> Draft | None:
+        return self.draft  # type: ignore[return-value]
+
+
+FAIR = torch.full((2, 48), 1 / 48)
+BAD = {
+    "outside the vocabulary": Draft(torch.tensor([1, 48])),
+    "outside the vocabulary, negative": Draft(torch.tensor([-1])),
+    "5 tokens where 4": Draft(torch.tensor([1, 2, 3, 4, 5])),
+    "no list of token ids": Draft(torch.tensor([0.5])),
+    "no list of token ids, table": Draft(torch.tensor([[1, 2]])),
+    "parents do not come before": Draft(torch.tensor([1, 2]), parents=torch.tensor([1, -1])),
+    "another shape": Draft(torch.tensor([1, 2]), probs=FAIR[:1]),
+    "probabilities that are none": Draft(torch.tensor([1, 2]), probs=FAIR * 2),
+    "probabilities that are none, nan": Draft(torch.tensor([1, 2]), probs=FAIR * float("nan")),
+    "probabilities that are none, zero": Draft(torch.tensor([1, 2]), probs=torch.eye(48)[:2]),
+    "failed in propose": "not a draft",
+}
+
+
+@pytest.mark.parametrize("words", list(BAD))
+def test_bad_drafts_are_told_and_never_reach_the_text(words: str) -> None:
+    want = toys.answer(Conversation(toys.target()), PROMPT)
+    notes: list[str] = []
+    guarded = toys.guard(Proposes(BAD[words]), notes=notes)
+    got = toys.answer(Conversation(toys.target()), PROMPT, guarded)
+    assert got.token_ids == want.token_ids
+    assert words.split(",")[0] in notes[0]
+    assert guarded.failed
+
+
+def test_an_empty_draft_is_a_plain_pass() -> None:
+    guarded = toys.guard(Proposes(Draft(torch.empty(0, dtype=torch.int64))))
+    report = toys.answer(Conversation(toys.target()), PROMPT, guarded)
+    assert set(report.kinds) == {"P"}
+    assert not guarded.failed
+
+
+def test_a_drafter_that_fails_while_closing_is_told() -> None:
+    class Sticky(toys.Anything):
+        def close(self) -> None:
+            raise OSError("will not go")
+
+    notes: list[str] = []
+    toys.guard(Sticky(), notes=notes).close()
+    assert "will not go" in notes[0]
+
+
+def test_probs_change_the_law_only_if_trusted() -> None:
+    """A liar that tells other probabilities than it drew from: harmless untrusted, visible trusted (statistically)."""
+    settings = Settings(temperature=1.0, top_p=1.0)
+    vocab, n = 4, 1500
+    truth = torch.zeros(vocab)
+    counts = {True: torch.zeros(vocab), False: torch.zeros(vocab)}
+    drawn = torch.tensor([0.97, 0.01, 0.01, 0.01], dtype=torch.float64)
+    told = torch.tensor([0.01, 0.01, 0.01, 0.97], dtype=torch.float64)
+    model = toys.target(vocab=vocab, sharp=0.3)
+    for seed in range(n):
+        truth[toys.answer(Conversation(model), [1, 2], settings=settings, seed=seed, limit=2).token_ids[1]] += 1
+        for trusted in (True, False):
+            liar = toys.guard(toys.OneLaw(drawn, tells=told), trusted=trusted)
+            report = toys.answer(
+                Conversation(model), [1, 2], liar, settings=settings, seed=seed, limit=3, rule="rejection", tokens=1
+            )
+            counts[trusted][report.token_ids[1]] += 1
+
+    def distance(some: torch.Tensor) -> float:
+        return float((some - truth).abs().sum() / n / 2)
+
+    assert distance(counts[False]) < 0.06
+    assert distance(counts[True]) > 0.15

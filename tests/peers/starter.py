@@ -1,0 +1,63 @@
+"""The starter in other engines: its weights as a Hugging Face folder, and prompts by id. Development only.
+
+Needs transformers beside Outrider: pip install transformers
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from outrider.core.text.tokenizer import Tokenizer
+from outrider.core.weights.checkpoint import Checkpoint, open_checkpoint
+from outrider.core.weights.library import resolve
+from safetensors.torch import save_file
+
+
+def folder(into: Path, layers: int | None = None) -> Path:
+    """The starter dequantised to fp32, as config, safetensors and tokenizer; `layers` keeps only the first ones."""
+    source = open_checkpoint(resolve("starter"))
+    config = dict(source.config)
+    config["num_hidden_layers"] = layers or config["num_hidden_layers"]
+    config.setdefault("architectures", ["LlamaForCausalLM"])
+    config["torch_dtype"] = "float32"
+    tensors = {name: source.load(name, torch.float32) for name in _kept(source, layers)}
+    into.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, into / "model.safetensors", metadata={"format": "pt"})
+    (into / "config.json").write_text(json.dumps(config))
+    _tokenizer(source, into)
+    source.close()
+    return into
+
+
+def _kept(source: Checkpoint, layers: int | None) -> list[str]:
+    def index(name: str) -> int:
+        return int(name.split(".")[2]) if name.startswith("model.layers.") else -1
+
+    return [name for name in source.names() if layers is None or index(name) < layers]
+
+
+def _tokenizer(source: Checkpoint, into: Path) -> None:
+    tokenizer = Tokenizer.from_checkpoint(source)
+    (into / "tokenizer.json").write_text(tokenizer.to_json())
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": source.text().template,
+        "eos_token": tokenizer.eos_token,
+        "bos_token": tokenizer.bos_token,
+    }
+    (into / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def prompts(folder: Path, ids: list[str]) -> list[dict]:
+    """Rows of the prompt files in `folder`, in the order of `ids`."""
+    rows = {}
+    for file in sorted(folder.glob("*.jsonl")):
+        if file.name.startswith("train"):
+            continue
+        for line in file.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            rows[row["id"]] = row
+            rows[f"{file.stem}/{row['id']}"] = row
+    return [rows[i] for i in ids]

@@ -1,0 +1,165 @@
+"""The draft model: lossless under both rules, coupled under match, told probabilities under rejection, its cache right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import toys
+
+from outrider.core.answer import Conversation
+from outrider.core.drafting import Fit, ModelInfo
+from outrider.core.engine import Engine
+from outrider.core.errors import DrafterError, ModelError
+from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
+from outrider.core.sample import Settings
+from outrider.drafters.draft_model import DraftModel, Rider
+
+PROMPT = [5, 9, 13, 9, 5, 9, 13]
+SHARP = Settings(temperature=0.8, top_p=0.95)
+
+
+def rider(seed: int = 0, *, sharp: float = 1.0, capacity: int = 300) -> Rider:
+    """A draft model; seed 0 is the target's own weights, so it is always right."""
+    return Rider(toys.decoder(seed, sharp=sharp), capacity, 48)
+
+
+@pytest.mark.parametrize("settings", [toys.GREEDY, toys.SAMPLED, SHARP], ids=["greedy", "sampled", "filtered"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_text_is_the_targets(seed: int, settings: Settings) -> None:
+    want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings)
+    got = toys.answer(Conversation(toys.target()), PROMPT, toys.guard(rider(seed)), settings=settings)
+    assert got.token_ids == want.token_ids
+    if seed == 0:
+        assert got.accepted == got.proposed  # the same model with the same noise always agrees
+
+
+def test_coupled_noise_agrees_more_often_than_greedy_guesses_would() -> None:
+    """At least (1 - TV) / (1 + TV) of the guesses agree when both draw with the same noise."""
+    near = rider(0, sharp=0.7)  # the target, a little flatter
+    report = toys.answer(
+        Conversation(toys.target()), PROMPT, toys.guard(near), settings=toys.SAMPLED, limit=200, tokens=1
+    )
+    assert report.accepted / report.proposed > 0.5
+
+
+@pytest.mark.parametrize("settings", [toys.SAMPLED, SHARP], ids=["sampled", "filtered"])
+def test_rejection_with_its_own_weights_accepts_everything(settings: Settings) -> None:
+    report = toys.answer(
+        Conversation(toys.target()), PROMPT, toys.guard(rider(0)), settings=settings, rule="rejection", limit=60
+    )
+    assert report.accepted >= report.proposed - 1  # p = q up to rounding
+
+
+@pytest.mark.parametrize("rule", ["match", "rejection"])
+def test_the_law_of_two_tokens(rule: str) -> None:
+    """Chi-square of the joint law of two tokens over 2,000 seeds, against the exact one."""
+    vocab, n = 5, 2000
+    settings = Settings(temperature=1.0, top_p=1.0)
+    model = toys.target(vocab=vocab, sharp=0.4)
+    draft = Rider(toys.decoder(3, vocab=vocab, sharp=0.4), 300, vocab)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for seed in range(n):
+        report = toys.answer(
+            Conversation(model), [1, 2], toys.guard(draft), settings=settings, seed=seed, rule=rule, limit=3, tokens=2
+        )
+        counts[tuple(report.token_ids[:2])] += 1
+    talk = toys.target(vocab=vocab, sharp=0.4)
+    first = talk.forward([1, 2], last=True).logits[0].double().softmax(-1)
+    chi = 0.0
+    for a in range(vocab):
+        second = talk.forward([1, 2, a], last=True).logits[0].double().softmax(-1)
+        for b in range(vocab):
+            expected = n * float(first[a] * second[b])
+            chi += (counts[a, b] - expected) ** 2 / expected
+    freedom = vocab * vocab - 1
+    assert chi < freedom + 5 * (2 * freedom) ** 0.5
+
+
+def test_edits_and_new_turns_reuse_its_cache() -> None:
+    draft = rider(1)
+    guarded, talk = toys.guard(draft), Conversation(toys.target())
+    first = toys.answer(talk, PROMPT, guarded)
+    longer = [*PROMPT, *first.token_ids, 4, 4]
+    passes: list[int] = []
+    run = draft._pass
+    draft._pass = lambda ids: passes.append(len(ids)) or run(ids)  # type: ignore[method-assign,func-returns-value]
+    toys.answer(talk, longer, guarded)
+    assert max(passes) < 12  # not the whole conversation again
+    edited = [*PROMPT[:4], 1, 2, 3]
+    got = toys.answer(talk, edited, guarded)
+    assert got.token_ids == toys.answer(Conversation(toys.target()), edited).token_ids
+    assert draft._seen[: len(edited)] == edited
+
+
+def test_a_fork_shares_weights_and_nothing_else() -> None:
+    draft = rider(1)
+    toys.answer(Conversation(toys.target()), PROMPT, toys.guard(draft))
+    copy = draft.fork()
+    assert copy._decoder is draft._decoder
+    assert copy._seen == []
+
+
+def test_at_the_brim_it_proposes_less() -> None:
+    small = len(PROMPT) + 9
+    want = toys.answer(Conversation(toys.target(context=small)), PROMPT, limit=None)
+    got = toys.answer(
+        Conversation(toys.target(context=small)), PROMPT, toys.guard(rider(0, capacity=small)), limit=None
+    )
+    assert got.token_ids == want.token_ids
+
+
+def test_it_waits_for_weights() -> None:
+    match = DraftModel().matches(ModelInfo("m", "llama", 5, 5, 5, "x"))
+    assert match.fit == Fit.FAMILY
+    assert not match.ready
+    assert "--drafter-weights" in match.reason
+
+
+class TestOnDisk:
+    """Through the engine, from checkpoints in their published form."""
+
+    def ask(self, engine: Engine, model: Path, drafter: DrafterChoice, temperature: float = 0.0):
+        request = Generate(
+            id=1,
+            model=ModelChoice(model=str(model), dtype="fp32", device="cpu"),
+            messages=[Message("user", "hello there")],
+            sampling=Sampling(temperature=temperature, max_tokens=24, seed=4),
+            drafter=drafter,
+        )
+        return engine.generate(request, lambda event: None, toys.Still())
+
+    def test_same_text_and_a_draft_of_fewer_layers(self, tmp_path: Path) -> None:
+        big = toys.checkpoint(tmp_path / "big", seed=0, layers=3)
+        small = toys.checkpoint(tmp_path / "small", seed=5, layers=1)
+        engine = Engine()
+        for temperature in (0.0, 0.9):
+            plain = self.ask(engine, big, DrafterChoice(name="none"), temperature)
+            drafted = self.ask(
+                engine, big, DrafterChoice(name="draft_model", weights=str(small), tokens=3), temperature
+            )
+            assert drafted.token_ids == plain.token_ids
+            assert drafted.proposed > 0
+
+    def test_another_tokenizer_is_refused_by_name(self, tmp_path: Path) -> None:
+        big = toys.checkpoint(tmp_path / "big")
+        other = toys.checkpoint(tmp_path / "other", extra=["<|more|>"])
+        with pytest.raises(DrafterError, match="other cannot draft for big: its tokenizer is another"):
+            self.ask(Engine(), big, DrafterChoice(name="draft_model", weights=str(other)))
+
+    def test_missing_weights_are_told(self, tmp_path: Path) -> None:
+        big = toys.checkpoint(tmp_path / "big")
+        with pytest.raises(DrafterError, match="needs a smaller model"):
+            self.ask(Engine(), big, DrafterChoice(name="draft_model"))
+        with pytest.raises(ModelError):
+            self.ask(Engine(), big, DrafterChoice(name="draft_model", weights=str(tmp_path / "nothing")))
+
+    def test_a_padded_vocabulary_drafts_shared_ids_only(self) -> None:
+        draft = Rider(toys.decoder(1, vocab=40), 300, 48)
+        row = draft._in_target_ids(torch.zeros(40))
+        assert row.shape == (48,)
+        assert bool(row[40:].isinf().all())
+        report = toys.answer(Conversation(toys.target()), [1, 2, 3], toys.guard(draft))
+        assert len(report.token_ids) == 40
