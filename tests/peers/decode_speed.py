@@ -1,6 +1,6 @@
 """Plain decoding of the starter in bf16 on this CPU: ours and transformers', each at its best thread count, in one run.
 
-    python tests/peers/decode_speed.py [--tokens 64] [--repeats 5]
+    PYTHONPATH=tests/support python tests/peers/decode_speed.py [--tokens 64] [--repeats 5]
 
 Prints medians in tokens per second (first token excluded) and the ratio.
 """

@@ -1,6 +1,6 @@
 """Greedy text in fp32: the same for every drafter, and the same as transformers on the same dequantised weights.
 
-    python tests/peers/identity.py --prompts FOLDER --ids FILE [--tokens 128] [--limit N] [--no-oracle]
+    PYTHONPATH=tests/support python tests/peers/identity.py --prompts FOLDER --ids FILE [--tokens 128] [--limit N] [--no-oracle]
 
 Prints one line per prompt that differs, with the gap between the two best logits at the first difference recomputed in
 one fp32 pass; a gap below 1e-4 is a tie. Exit code 1 if anything but ties differs.

@@ -20,7 +20,7 @@ from .errors import ModelError
 from .noise import Noise, gumbel
 from .protocol import Sampling
 
-_NEAR = 16.0  # natural-log units below the best logit in which a top-p nucleus is looked for first
+_NEAR = (5.0, 10.0, math.inf)  # natural-log units below the best logit in which a top-p nucleus is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +174,13 @@ def _nucleus(x: Tensor, ids: Tensor | None, mass: float) -> tuple[Tensor, Tensor
     Sorting a whole vocabulary is slow, so the ids near the best are tried first; their share of the mass tells whether
     that is enough.
     """
-    total = x.logsumexp(-1)
-    near = (x > x.max() - _NEAR).nonzero()[:, 0]
-    for pool in (near, torch.arange(x.shape[0], device=x.device)):
+    total, best = x.logsumexp(-1), x.max()
+    for reach in _NEAR:
+        pool = (x >= best - reach).nonzero()[:, 0]
         weights, order = x[pool].sort(descending=True, stable=True)
-        before = (weights - total).double().exp().cumsum(0)
-        if before[-1] >= mass or pool is not near:
+        share = (weights - total).double().exp()
+        upto = share.cumsum(0)
+        if upto[-1] >= mass:
             break
-    count = int((before < mass).sum()) + 1
-    chosen = pool[order[:count]]
+    chosen = pool[order[: int((upto - share < mass).sum())]]
     return x[chosen], chosen if ids is None else ids[chosen]

@@ -36,8 +36,9 @@ class Piece:
     """A settled slice of the text and what is needed to render it alone.
 
     `head` goes before `text` when rendering (the opening line of a fence, the header of a table); `joins` means that it
-    continues the block of the piece before; `number` is the number of its first list item, where the text's own would
-    not do; a piece that is not `shown` has nothing to see, such as the closing line of a fence.
+    continues the block of the piece before, `goes_on` that a later one continues this; `number` is the number of its
+    first list item, where the text's own would not do; a piece that is not `shown` has nothing to see, such as the
+    closing line of a fence.
     """
 
     text: str
@@ -45,6 +46,7 @@ class Piece:
     form: Form
     head: str = ""
     joins: bool = False
+    goes_on: bool = False
     number: int | None = None
     shown: bool = True
 
@@ -197,7 +199,7 @@ class Scanner:
         if text:
             head = self._head if self._joins else ""
             number = self._first_number if self._joins else None
-            self._done.append(Piece(text, self._start, form, head, self._joins, number, shown))
+            self._done.append(Piece(text, self._start, form, head, self._joins, not ends, number, shown))
             self._start += len(text)
         self._joins = not ends
         self._count = 0
@@ -389,7 +391,7 @@ def coalesce(pieces: list[Piece]) -> list[Piece]:
     for piece in pieces:
         last = merged[-1] if merged else None
         if last and piece.joins and piece.form == last.form == "list":
-            merged[-1] = replace(last, text=last.text + piece.text)
+            merged[-1] = replace(last, text=last.text + piece.text, goes_on=piece.goes_on)
         else:
             merged.append(piece)
     return merged

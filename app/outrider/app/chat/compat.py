@@ -6,16 +6,26 @@ are named styles, resolved when painted, so a mode or theme change needs a repai
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from markdown_it.token import Token
+from textual.app import ComposeResult
+from textual.containers import VerticalGroup
 from textual.content import Content, Span
+from textual.selection import Selection
 from textual.style import Style
+from textual.visual import Visual
+from textual.widget import Widget
 from textual.widgets import Markdown, Static
 from textual.widgets import _markdown as blocks
 
 from outrider.app.chat import mapping
 from outrider.app.chat.blocks import Piece
+from outrider.app.chat.hanging import Hanging
 from outrider.app.chat.marks import Run, Runs, project
 from outrider.app.chat.palette import STYLE_NAMES, Palette
+
+_SIGN = "$text-primary"
 
 
 def spans_of(runs: list[Run], shift: int = 0) -> list[Span]:
@@ -59,7 +69,18 @@ class _Inline(blocks.MarkdownBlock):
 
 
 class _Paragraph(blocks.MarkdownParagraph, _Inline):
-    pass
+    """A paragraph, or the first one of a list item: then the item's sign hangs before it."""
+
+    sign: Content | None = None
+
+    def render(self) -> Visual:
+        """With the sign, if it has one."""
+        body = self.visual
+        return Hanging(self.sign, body) if self.sign is not None and isinstance(body, Content) else body
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """Text without the sign."""
+        return selection.extract(self._content.plain), "\n"
 
 
 class _H1(blocks.MarkdownH1, _Inline):
@@ -100,6 +121,38 @@ class _Item(blocks.MarkdownOrderedListItem):
     def __init__(self, markdown: Markdown, token: Token, bullet: str) -> None:
         number = markdown.take_number(token) if isinstance(markdown, Settled) else None
         super().__init__(markdown, token, bullet if number is None else str(number))
+
+
+def _item(block: blocks.MarkdownListItem, sign: str) -> Iterator[Widget]:
+    """The widgets of one list item: a single one for the usual case, a paragraph."""
+    first, *rest = block._blocks or [Static("", markup=False)]
+    if not isinstance(first, _Paragraph):
+        first, rest = Static(Content.styled(sign, _SIGN), markup=False), block._blocks
+    else:
+        first.sign = Content.styled(sign, _SIGN)
+    yield first
+    if rest:
+        inner = VerticalGroup(*rest, classes="rest")
+        inner.styles.padding = (0, 0, 0, len(sign))
+        yield inner
+
+
+class _BulletList(blocks.MarkdownBulletList):
+    def compose(self) -> ComposeResult:
+        for block in self._blocks:
+            if isinstance(block, blocks.MarkdownListItem):
+                yield from _item(block, f" {block.bullet}")
+        self._blocks.clear()
+
+
+class _OrderedList(blocks.MarkdownOrderedList):
+    def compose(self) -> ComposeResult:
+        items = [block for block in self._blocks if isinstance(block, blocks.MarkdownListItem)]
+        first = int(items[0].bullet) if items else 1
+        width = max(4, len(f"{first + len(items) - 1}. "))
+        for number, block in enumerate(items, first):
+            yield from _item(block, f"{number}. ".rjust(width))
+        self._blocks.clear()
 
 
 class _Fence(blocks.MarkdownFence):
@@ -156,6 +209,8 @@ _BLOCKS: dict[str, type[blocks.MarkdownBlock]] = {
     "h6": _H6,
     "th_open": _TH,
     "td_open": _TD,
+    "bullet_list_open": _BulletList,
+    "ordered_list_open": _OrderedList,
     "list_item_ordered_open": _Item,
     "fence": _Fence,
     "code_block": _Fence,
@@ -166,8 +221,8 @@ class Settled(Markdown):
     """One settled piece of a reply as rendered Markdown, with its marks."""
 
     def __init__(self, piece: Piece, runs: Runs, palette: Palette) -> None:
-        super().__init__(piece.source, parser_factory=mapping.parser, open_links=False, classes=f"-{piece.form}")
-        self.set_class(piece.joins, "-joins")
+        super().__init__(piece.source, parser_factory=mapping.parser, open_links=False)
+        self.set_class(piece.goes_on, "-goes-on")
         self._piece, self._runs, self._palette = piece, runs, palette
         self._starts = mapping.starts_of_lines(piece.source)
         self._cells: dict[int, int] = {}

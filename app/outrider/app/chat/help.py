@@ -45,4 +45,3 @@ class HelpScreen(ModalScreen[None]):
                     yield Static(slash, markup=False, classes="slash")
                     yield Static(words, markup=False, classes="words")
             yield Static("c copies a focused reply · // begins a message with a slash · esc closes", classes="footer")
-

@@ -71,19 +71,8 @@ class ReplyView(VerticalGroup, can_focus=True):
         pieces = list(pieces)
         self._settled.extend(piece.text for piece in pieces)
         views = [Settled(piece, self.reply.runs, self._palette) for piece in coalesce(pieces) if piece.shown]
-        if not views:
-            return
-        for view in views:
-            if view.piece.joins:
-                self._join(view)
-            await self.mount(view, before=self._tail)
-
-    def _join(self, view: Settled) -> None:
-        """Close the gap to the piece before, which is part of the same block."""
-        earlier = list(self.query_children(Settled))
-        if earlier:
-            earlier[-1].add_class("-joined")
-        view.add_class("-joins")
+        if views:
+            await self.mount_all(views, before=self._tail)
 
     async def _finish(self) -> None:
         if "".join(self._settled) != harmless(self.reply.text):

@@ -1,6 +1,5 @@
-"""The starter in other engines: its weights as a Hugging Face folder, and prompts by id. Development only.
+"""The starter as a Hugging Face folder, whole or cut to its first layers, and prompts by id.
 
-Needs transformers beside Outrider: pip install transformers
 """
 
 from __future__ import annotations
