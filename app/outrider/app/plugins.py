@@ -60,18 +60,17 @@ class Environment:
     kind: str
     prefix: Path
 
-    def command(
-        self, verb: str, constraints: Path | None, packages: Sequence[str], *, upgrade: bool = False
-    ) -> list[str]:
-        """The command that installs or removes packages here."""
-        install = verb == "install"
+    def command(self, verb: str, packages: Sequence[str], constraints: Path | None = None) -> list[str]:
+        """The command that does `verb`, install or uninstall, here."""
         if self.kind == "pipx":
-            flags = (["--force"] if upgrade else []) if install else ["--leave-deps"]
-            return ["pipx", "inject" if install else "uninject", self.prefix.name, *flags, *packages]
-        flags = ["-c", str(constraints), *(["--upgrade"] if upgrade else [])] if install else []
+            words = (
+                ["inject", self.prefix.name] if verb == "install" else ["uninject", self.prefix.name, "--leave-deps"]
+            )
+            return ["pipx", *words, *packages]  # which hears of constraints through variables only
+        flags = ["-c", str(constraints)] if constraints else []
         if self.kind == "uv":
             return ["uv", "pip", verb, "--python", sys.executable, *flags, *packages]
-        if not install:
+        if verb == "uninstall":
             flags = ["--yes"]
         return [sys.executable, "-m", "pip", verb, "--disable-pip-version-check", *flags, *packages]
 
@@ -127,7 +126,7 @@ def module_missing(plugin: Plugin) -> bool:
     return bool(top) and importlib.util.find_spec(top) is None
 
 
-def install(packages: Sequence[str], *, upgrade: bool = False) -> list[Plugin]:
+def install(packages: Sequence[str]) -> list[Plugin]:
     """Install packages into this environment with torch held where it is; returns the drafters they brought."""
     for package in packages:
         if normal(_guess_name(package) or package) in PINNED:
@@ -135,7 +134,7 @@ def install(packages: Sequence[str], *, upgrade: bool = False) -> list[Plugin]:
     place = _usable(packages)
     before = {(plugin.distribution, plugin.version) for plugin in installed()}
     with _constraints() as (constraints, variables):
-        _call(place.command("install", constraints, packages, upgrade=upgrade), variables, place)
+        _call(place.command("install", packages, constraints), variables, place)
     importlib.invalidate_caches()
     named = {normal(name): package for package in packages if (name := _guess_name(package))}
     brought = [
@@ -163,7 +162,7 @@ def remove(name: str) -> str:
     package = match[0].distribution
     if not match[0].missing:
         place = _usable([package])
-        _call(place.command("uninstall", None, [package]), {}, place)
+        _call(place.command("uninstall", [package]), {}, place)
     write_record([record for record in read_record() if normal(record.name) != normal(package)])
     return package
 
@@ -248,7 +247,7 @@ def _call(command: list[str], variables: dict[str, str], place: Environment) -> 
         tool = "pip" if place.kind == "pip" else command[0]
         raise Failure(
             f"{tool} ended with exit code {done.returncode}; nothing was recorded.",
-            "Its own messages stand above. A conflict over torch means that the plugin wants another version of it.",
+            "Its messages above say why; if they name torch, the plugin wants another version than the one that is here.",
         )
 
 

@@ -22,7 +22,7 @@ from .target.load import choose_device, choose_dtype, load_decoder
 from .target.model import SLACK, TargetModel
 from .target.spec import TargetSpec
 from .text.tokenizer import Tokenizer
-from .weights.checkpoint import Checkpoint, describe, open_checkpoint
+from .weights.checkpoint import Checkpoint, info, open_checkpoint
 
 CONTEXT = 8192  # tokens, where the user does not say: K/V of a small model stay below 200 MB
 
@@ -69,8 +69,8 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
         tell("tokenizer", 0, 0, "")
         tokenizer = Tokenizer.from_checkpoint(checkpoint)
         clock.lap("tokenizer")
-        decoder, info = _decoder(checkpoint, (dtype, device), context, tell, cancelled), describe(path)
-        target = _target(choice, decoder, info, context)
+        decoder = _decoder(checkpoint, (dtype, device), context, tell, cancelled)
+        target = _target(choice, decoder, info(checkpoint), context)
         clock.lap("weights")
         generation = checkpoint.generation
     finally:
@@ -81,7 +81,7 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     own = Sampling(
         temperature=generation.get("temperature"), top_k=generation.get("top_k"), top_p=generation.get("top_p")
     )
-    rows_of_drafters = registry.survey(info)
+    rows_of_drafters = registry.survey(target.info)
     loaded = _loaded(choice, target, tokenizer, own, rows_of_drafters)
     loaded.phases = clock.phases
     return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy)
@@ -125,9 +125,9 @@ def _decoder(
         raise _too_big(checkpoint.path.name, kind[1]) from error
 
 
-def _target(choice: ModelChoice, decoder: Decoder, info: ModelInfo, context: int) -> TargetModel:
+def _target(choice: ModelChoice, decoder: Decoder, known: ModelInfo, context: int) -> TargetModel:
     try:
-        return TargetModel(decoder, info, context)
+        return TargetModel(decoder, known, context)
     except torch.OutOfMemoryError as error:
         raise _too_big(choice.model, decoder.device) from error
 

@@ -95,10 +95,10 @@ async def test_f2_switches_the_drafter_in_mid_answer(ride: Any) -> None:
         await writing(chat)
         await chat.pilot.press("f2")
         assert chat.session.drafter.name == "none" and "Drafting off" in chat.status
-        await chat.until(lambda: last(chat).meter.drafter == "none")
+        await chat.until(lambda: last(chat).drafters[-1] == "none")
         await chat.pilot.press("f2")
         assert "prompt_lookup" in chat.status and "repeats the chat" in chat.status
-        await chat.until(lambda: last(chat).meter.drafter == "prompt_lookup")
+        await chat.until(lambda: last(chat).drafters[-1] == "prompt_lookup")
         await chat.pilot.press("shift+f2", "shift+f2", "shift+f2")
         assert chat.session.drafter.name == "suffix"
         await chat.ready()
@@ -115,10 +115,10 @@ async def test_f3_switches_drafting_off_and_back(ride: Any) -> None:
         await chat.pilot.press("f3")
         await chat.until(lambda: kinds(chat).endswith("P"))
         runs, size = len(kinds(chat)), len(last(chat).runs)
-        await chat.until(lambda: last(chat).meter.drafter == "none" and len(last(chat).runs) > size + 100)
+        await chat.until(lambda: last(chat).drafters[-1] == "none" and len(last(chat).runs) > size + 100)
         assert len(kinds(chat)) <= runs + 1
         await chat.pilot.press("f3")
-        await chat.until(lambda: last(chat).meter.drafter == "suffix")
+        await chat.until(lambda: last(chat).drafters[-1] == "suffix")
         await chat.pilot.press("escape")
         await chat.ready()
 

@@ -61,7 +61,9 @@ def place(tmp_path: Path, home: Any) -> Place:
 def test_a_local_wheel_comes_shows_and_goes(place, tmp_path, home):
     wheel = build_plugin(tmp_path, "parrot")
     done = place.outrider("plugins", "install", str(wheel))
-    assert (done.returncode, done.stdout) == (0, "Installed outrider-parrot 0.1.0 with drafter parrot.\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "outrider-parrot 0.1.0 is installed, with drafter parrot.\n"), (
+        done.stderr
+    )
     assert (place.packages / "outrider_parrot").is_dir()
     assert f'source = "{wheel}"' in (home.path / "data" / "plugins.toml").read_text()
 
@@ -226,24 +228,16 @@ def test_a_uv_tool_is_told_how_to_do_it_itself(outrider, prefix):
 def test_commands_of_each_tool(tmp_path):
     held = tmp_path / "c.txt"
     pip = Environment("pip", tmp_path)
-    assert pip.command("install", held, ["x"], upgrade=True)[1:4] == ["-m", "pip", "install"]
-    assert pip.command("install", held, ["x"], upgrade=True)[-4:] == ["-c", str(held), "--upgrade", "x"]
-    assert pip.command("uninstall", None, ["x"])[-2:] == ["--yes", "x"]
+    assert pip.command("install", ["x"], held)[1:4] == ["-m", "pip", "install"]
+    assert pip.command("install", ["x"], held)[-3:] == ["-c", str(held), "x"]
+    assert pip.command("uninstall", ["x"])[-2:] == ["--yes", "x"]
     uv = Environment("uv", tmp_path)
-    assert uv.command("install", held, ["x"]) == [
-        "uv",
-        "pip",
-        "install",
-        "--python",
-        sys.executable,
-        "-c",
-        str(held),
-        "x",
-    ]
-    assert uv.command("uninstall", None, ["x"]) == ["uv", "pip", "uninstall", "--python", sys.executable, "x"]
+    python = ["--python", sys.executable]
+    assert uv.command("install", ["x"], held) == ["uv", "pip", "install", *python, "-c", str(held), "x"]
+    assert uv.command("uninstall", ["x"]) == ["uv", "pip", "uninstall", *python, "x"]
     pipx = Environment("pipx", tmp_path / "outrider")
-    assert pipx.command("uninstall", None, ["x"]) == ["pipx", "uninject", "outrider", "--leave-deps", "x"]
-    assert pipx.command("install", held, ["x"], upgrade=True) == ["pipx", "inject", "outrider", "--force", "x"]
+    assert pipx.command("install", ["x"], held) == ["pipx", "inject", "outrider", "x"]
+    assert pipx.command("uninstall", ["x"]) == ["pipx", "uninject", "outrider", "--leave-deps", "x"]
 
 
 def test_without_pip_and_uv_it_says_so(prefix, monkeypatch):

@@ -14,14 +14,23 @@ class Meter:
 
     def __init__(self) -> None:
         self._passes: deque[tuple[float, int]] = deque()
+        self._quiet_since = 0.0  # when a drafter last had a part in a pass
         self.drafter = ""
 
     def take(self, step: Step) -> None:
         """Count one pass."""
-        self.drafter = step.drafter
+        if step.drafter != "none":
+            self.drafter, self._quiet_since = step.drafter, step.t
+        elif step.t - self._quiet_since >= WINDOW:
+            self.drafter = "none"
         self._passes.append((step.t, len(step.tokens)))
         while self._passes[0][0] < step.t - WINDOW:
             self._passes.popleft()
+
+    @property
+    def parked(self) -> bool:
+        """Whether nobody has drafted for a while."""
+        return self.drafter == "none"
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -46,10 +55,10 @@ def speed(value: float) -> str:
 
 
 def mean_per_pass(report: Report) -> float | None:
-    """Tokens per decode pass; the first token comes from the prompt's own pass."""
+    """Tokens per decode pass: without the first token, which comes from the prompt's own pass, but with the end sign."""
     if report.passes <= 0:
         return None
-    return max(0, len(report.token_ids) - 1) / report.passes
+    return max(0, len(report.token_ids) - 1 + (report.finish == "stop")) / report.passes
 
 
 def main_drafter(report: Report) -> str:

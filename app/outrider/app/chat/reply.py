@@ -62,7 +62,8 @@ class ReplyView(VerticalGroup, can_focus=True):
 
     def _show_tail(self) -> None:
         tail = self._scanner.tail
-        self._tail.show(tail.rstrip("\n"), self.reply.runs, self._scanner.settled)
+        lead = len(tail) - len(tail.lstrip("\n"))
+        self._tail.show(tail[lead:].rstrip("\n"), self.reply.runs, self._scanner.settled + lead)
         self._tail.display = bool(tail.strip())
         if self.reply.begun:
             self._footer.update("")

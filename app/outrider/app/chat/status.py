@@ -25,16 +25,14 @@ class Chip:
 
 
 def progress_words(progress: Progress | None) -> str:
-    """`reading weights 43%`, or bytes where the total is not known."""
+    """`loading · weights 43%`, or bytes where the total is not known."""
     if progress is None:
         return ""
-    words = progress.phase
+    words = f"loading · {progress.phase}"
     if progress.total > 0:
         words += f" {min(100.0, 100 * progress.done / progress.total):.0f}%"
     elif progress.done > 0:
-        words += (
-            f" {size(progress.done)}" if progress.unit == "bytes" else f" {progress.done:.0f} {progress.unit}".rstrip()
-        )
+        words += f" {size(progress.done)}" if progress.unit == "bytes" else f" {progress.done:.0f} {progress.unit}".rstrip()
     return words
 
 
@@ -44,12 +42,12 @@ def drafter_words(session: Session) -> str:
     if chosen == "none":
         return "drafting off"
     reply = session.current.reply if session.current else session.chat.last_reply()
-    now = reply.meter.drafter if reply else ""
+    parked = reply is not None and reply.meter.parked
     if chosen != "auto":
-        return f"{chosen} (parked)" if now == "none" and session.current else chosen
-    if not now:
+        return f"{chosen} (parked)" if parked and session.current else chosen
+    if reply is None or not reply.meter.drafter:
         return "auto"
-    return "auto: parked" if now == "none" else f"auto: {now}"
+    return "auto: parked" if parked else f"auto: {reply.meter.drafter}"
 
 
 def figures(session: Session) -> list[Chip]:

@@ -141,9 +141,8 @@ def _plugins() -> list[Finding]:
             findings.append(Finding("note", "plugins", text, f"outrider plugins install {plugin.source}"))
         elif plugins.module_missing(plugin):
             text = f"{plugin.drafter} of {plugin.distribution} is broken: its code {plugin.target} is not there."
-            findings.append(
-                Finding("problem", "plugins", text, f"outrider plugins install --upgrade {plugin.distribution}")
-            )
+            fix = f"outrider plugins remove {plugin.distribution}, then install it again"
+            findings.append(Finding("problem", "plugins", text, fix))
         elif plugin.drafter in owners:
             text = f"{plugin.distribution} and {owners[plugin.drafter]} both offer a drafter called {plugin.drafter}."
             findings.append(Finding("problem", "plugins", text, f"outrider plugins remove {plugin.distribution}"))

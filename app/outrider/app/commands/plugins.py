@@ -44,16 +44,15 @@ def list_plugins(as_json: bool) -> None:
 
 @plugins.command("install", epilog=_EPILOG)
 @click.argument("package", nargs=-1, required=True)
-@click.option("--upgrade", "-U", is_flag=True, help="Also replace what is here by a newer version.")
-def install_plugins(package: tuple[str, ...], upgrade: bool) -> None:
+def install_plugins(package: tuple[str, ...]) -> None:
     """Install PACKAGE (a name, a wheel, or a folder) into this environment.
 
     Goes through the tool that owns the environment, pip, pipx or uv, and holds torch at its installed version. A plugin
     is code that runs with your rights: install what you trust.
     """
-    brought = packages.install(package, upgrade=upgrade)
+    brought = packages.install(package)
     for plugin in brought:
-        click.echo(f"Installed {plugin.distribution} {plugin.version} with drafter {plugin.drafter}.")
+        click.echo(f"{plugin.distribution} {plugin.version} is installed, with drafter {plugin.drafter}.")
     if brought:
         render.say("`outrider drafters list` shows how it fits your model.")
     else:

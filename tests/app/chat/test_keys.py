@@ -1,0 +1,229 @@
+"""Keys, commands, palette and help: one registry behind all of them, and nothing bound that a terminal keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from chat_support import Ride, answer
+from outrider.app.chat.actions import ACTIONS, BY_ID, BY_SLASH, parse_slash
+from outrider.app.chat.help import HelpScreen, rows
+from outrider.app.chat.prompt import NEW_LINE
+from outrider.app.chat.screen import ChatScreen, bindings
+from outrider.app.chat.session import State
+from outrider.app.chat.status import hints
+from textual.command import CommandPalette
+
+FORBIDDEN = {
+    *("ctrl+m", "ctrl+i", "ctrl+h", "ctrl+[", "ctrl+left_square_bracket"),  # the same bytes as enter, tab, …
+    *("ctrl+s", "ctrl+z", "ctrl+backslash"),  # flow control, suspend, quit signal
+    *("ctrl+a", "ctrl+b"),  # start of line; prefixes of multiplexers
+    *("ctrl+tab", "ctrl+t", "ctrl+w", "f10", "f11", "space"),
+    *(f"alt+{digit}" for digit in range(10)),
+}
+
+
+def test_every_action_is_complete() -> None:
+    assert len(BY_ID) == len(ACTIONS)
+    for action in ACTIONS:
+        assert action.title and action.help and not action.help.endswith(".") and action.title[0].isupper()
+        assert action.keys or action.slash
+    slashes = [action.slash for action in ACTIONS if action.slash]
+    assert len(slashes) == len(set(slashes)) == len(BY_SLASH)
+    for name in ("new", "drafter", "marks", "stop", "system", "set", "copy", "help", "quit"):
+        assert name in BY_SLASH
+
+
+def test_no_key_is_bound_twice_or_taken_by_terminals() -> None:
+    keys = [key for action in ACTIONS for key in (*action.keys, *action.empty_prompt)]
+    assert len(keys) == len(set(keys))
+    mine = {binding.key for binding in bindings()} | set(NEW_LINE)
+    assert not mine & FORBIDDEN
+    assert not any(key.startswith("ctrl+shift+") for key in mine)
+    for action in ACTIONS:
+        assert not any(len(key) == 1 for key in action.keys)  # typing belongs to the prompt
+    assert set(keys) == {binding.key for binding in ChatScreen.BINDINGS}  # type: ignore[union-attr]
+
+
+def test_help_and_footer_come_from_the_registry() -> None:
+    told = list(rows())
+    for action in ACTIONS:
+        assert any(words == action.help for _, _, _, words in told)
+    assert {key for key, _ in hints()} == {"F1", "F2", "F3", "F4", "^p"}
+
+
+async def test_palette_lists_every_action(ride: Any) -> None:
+    async with ride(answer("x\n")) as chat:
+        offered = {command.title for command in chat.app.get_system_commands(chat.chat)}
+        assert offered == {action.title for action in ACTIONS}
+        await chat.pilot.press("ctrl+p")
+        await chat.until(lambda: isinstance(chat.app.screen, CommandPalette))
+        await chat.pilot.press(*"system", "enter")
+        await chat.until(lambda: chat.app.screen is chat.chat)
+        await chat.until(lambda: chat.chat.prompt.text == "/system ")
+
+
+async def test_help_opens_and_closes(ride: Any) -> None:
+    async with ride(answer("x\n"), size=(60, 20)) as chat:
+        await chat.pilot.press("f1")
+        await chat.until(lambda: isinstance(chat.app.screen, HelpScreen))
+        assert "Writing" in chat.screen()
+        await chat.pilot.press("escape")
+        await chat.until(lambda: chat.app.screen is chat.chat and chat.chat.focused is chat.chat.prompt)
+
+
+async def test_new_lines_and_growing_prompt(ride: Any) -> None:
+    async with ride(answer("x\n")) as chat:
+        prompt = chat.chat.prompt
+        await chat.pilot.press("a", "ctrl+j", "b", "shift+enter", "c", "alt+enter", "d", "backslash", "enter", "e")
+        assert prompt.text == "a\nb\nc\nd\ne"
+        await chat.until(lambda: prompt.size.height == 5)
+        await chat.pilot.press("enter")
+        await chat.ready()
+        assert chat.session.chat.turns[0].text == "a\nb\nc\nd\ne" and prompt.text == ""
+        assert prompt.size.height == 1
+
+
+async def test_blank_messages_are_not_sent(ride: Any) -> None:
+    async with ride(answer("x\n")) as chat:
+        await chat.pilot.press("enter", "space", "ctrl+j", "enter")
+        assert not chat.session.chat.turns and not chat.session.queue
+
+
+async def test_history_keeps_the_draft(ride: Any) -> None:
+    async with ride(answer("x\n")) as chat:
+        prompt = chat.chat.prompt
+        for text in ("first", "second\nline"):
+            await chat.ask(text)
+        await chat.pilot.press(*"dra", "up")
+        assert prompt.text == "second\nline"
+        await chat.pilot.press("up", "up")
+        assert prompt.text == "first"
+        await chat.pilot.press("up")
+        assert prompt.text == "first"
+        await chat.pilot.press("down")
+        assert prompt.text == "second\nline"
+        await chat.pilot.press("down", "down")
+        assert prompt.text == "dra"
+
+
+async def test_copy_by_key_command_and_on_a_focused_reply(ride: Any) -> None:
+    first, second = "# One\n\n- *a*\n", "Two.\n"
+    async with ride(answer(first), answer(second)) as chat:
+        await chat.pilot.press("ctrl+y")
+        assert "no reply" in chat.status
+        await chat.ask("one")
+        await chat.ask("two")
+        await chat.pilot.press("ctrl+y")
+        assert chat.app.clipboard == second and "Copied" in chat.status
+        await chat.pilot.press("escape")
+        replies = list(chat.chat.query(".reply"))
+        assert chat.chat.focused is replies[1]
+        replies[0].focus()
+        await chat.pilot.press("c")
+        assert chat.app.clipboard == first
+        await chat.pilot.press("escape")
+        assert chat.chat.focused is chat.chat.prompt
+        await chat.type("/copy")
+        assert chat.app.clipboard == second
+
+
+async def test_ctrl_c_stops_then_clears_then_quits(ride: Any) -> None:
+    async with ride(answer("word " * 300, pause=0.03)) as chat:
+        now = [100.0]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("outrider.app.chat.screen.time.monotonic", lambda: now[0])
+            await chat.type("go")
+            await chat.until(lambda: chat.session.state is State.WRITING)
+            await chat.pilot.press("ctrl+c")
+            await chat.ready()
+            assert chat.session.chat.turns[0].reply.begun
+            now[0] += 5
+            await chat.pilot.press("x", "ctrl+c")
+            assert chat.chat.prompt.text == ""
+            now[0] += 5
+            await chat.pilot.press("ctrl+c")
+            assert "again quits" in chat.status and chat.app.is_running
+            now[0] += 1
+            await chat.pilot.press("ctrl+c")
+        assert chat.app._exit
+
+
+async def test_ctrl_c_copies_a_selection(ride: Any) -> None:
+    async with ride(answer("Alpha beta.\n")) as chat:
+        await chat.ask("go")
+        (paragraph,) = chat.chat.query("_Paragraph")
+        paragraph.text_select_all()
+        await chat.pilot.press("ctrl+c")
+        assert chat.app.clipboard.strip() == "Alpha beta." and "Copied" in chat.status
+        chat.chat.prompt.put("typed")
+        chat.chat.prompt.select_all()
+        await chat.pilot.press("ctrl+c")
+        assert chat.app.clipboard == "typed"
+
+
+@pytest.mark.parametrize("keys", [("ctrl+q",), ("ctrl+d",), (*"/quit", "enter")])
+async def test_ways_to_quit(ride: Any, keys: tuple[str, ...]) -> None:
+    async with ride(answer("x\n")) as chat:
+        await chat.pilot.press("slash" if keys[0] == "/" else keys[0], *keys[1:])
+        await chat.pilot.pause()
+        assert chat.app._exit
+
+
+async def test_ctrl_d_deletes_while_there_is_text(ride: Any) -> None:
+    async with ride(answer("x\n")) as chat:
+        await chat.pilot.press(*"ab", "home", "ctrl+d")
+        assert chat.chat.prompt.text == "b" and not chat.app._exit
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("hi", None), ("//x y", None), ("/set a 1", ("set", "a 1")), ("/help", ("help", "")), ("/ x", ("", "x"))],
+)
+def test_slash_is_parsed(text: str, expected: object) -> None:
+    assert parse_slash(text) == expected
+
+
+async def say(chat: Ride, command: str) -> str:
+    """Send a slash command; the note that it makes."""
+    before = len(chat.notes)
+    await chat.type(command)
+    await chat.until(lambda: len(chat.notes) > before)
+    return chat.notes[-1]
+
+
+async def test_slash_commands(ride: Any) -> None:
+    async with ride(answer("x\n")) as chat:
+        assert "no command /frobnicate" in await say(chat, "/frobnicate now")
+        assert chat.chat.prompt.text == "/frobnicate now"
+        assert "takes nothing" in await say(chat, "/marks please")
+        assert "temperature 0.7 (model)" in await say(chat, "/set")
+        assert "temperature 0.2" in await say(chat, "/set temperature 0.2")
+        assert chat.session.sampling.temperature == 0.2
+        assert "max-tokens 9" in await say(chat, "/set max_tokens=9")
+        assert "must be from 0" in await say(chat, "/set temperature -1")
+        assert "takes a number" in await say(chat, "/set top-p lots")
+        assert "needs a value" in await say(chat, "/set top-p")
+        assert "no option" in await say(chat, "/set color red")
+        await say(chat, "/set temperature default")
+        assert chat.session.sampling.temperature is None
+        assert "no system prompt" in await say(chat, "/system")
+        assert "Be brief" in await say(chat, "/system Be brief.")
+        assert chat.session.chat.messages()[0].content == "Be brief."
+        assert "auto, none, prompt_lookup, suffix" in await say(chat, "/drafter")
+        assert "no drafter magic" in await say(chat, "/drafter magic")
+        await chat.type("/drafter suffix")
+        assert chat.session.drafter.name == "suffix"
+        await chat.type("/drafter off")
+        assert chat.session.drafter.name == "none"
+        await chat.type("//not a command")
+        await chat.ready()
+        assert chat.session.chat.turns[-1].text == "/not a command"
+
+
+async def test_drafter_that_cannot_be_used_is_told(ride: Any) -> None:
+    async with ride(answer("x\n")) as chat:
+        await chat.type("/drafter draft_model")
+        await chat.until(lambda: chat.notes)
+        assert "draft_model" in chat.notes[0] and "Usable now" in chat.notes[0]
+        assert chat.session.drafter.name == "auto"
