@@ -188,6 +188,41 @@ def test_a_drafter_that_fails_while_closing_is_told() -> None:
     assert "will not go" in notes[0]
 
 
+class Peeks(Stateless):
+    """Knows the target's noise of the token after the next, and guesses only where that favours id 0."""
+
+    def __init__(self) -> None:
+        self.shape = Shape(nodes=1, depth=1)
+
+    def propose(self, context: Context) -> Draft | None:
+        later = int(context.sample(torch.zeros(1, 3), len(context.tokens) + 1, [])[0])
+        return Draft(torch.tensor([later]))
+
+
+def test_peeking_at_the_target_noise_gains_nothing_under_rejection() -> None:
+    settings = Settings(temperature=1.0, top_p=1.0)
+    model, n = toys.target(vocab=3, sharp=0.2), 1200
+    first = model.forward([1, 2], last=True).logits[0].double().softmax(-1)
+    counts: dict[tuple[int, ...], int] = {}
+    for seed in range(n):
+        peeking = toys.guard(Peeks(), trusted=False)
+        report = toys.answer(
+            Conversation(model), [1, 2], peeking, settings=settings, seed=seed, limit=4, rule="rejection", tokens=1
+        )
+        text = tuple(report.token_ids[:3])
+        counts[text] = counts.get(text, 0) + 1
+    chi = 0.0
+    for a in range(3):
+        model.commit(0)
+        second = model.forward([1, 2, a], last=True).logits[0].double().softmax(-1)
+        for b in range(3):
+            third = model.forward([1, 2, a, b], last=True).logits[0].double().softmax(-1)
+            for c in range(3):
+                expected = n * float(first[a] * second[b] * third[c])
+                chi += (counts.get((a, b, c), 0) - expected) ** 2 / expected
+    assert chi < 26 + 5 * (2 * 26) ** 0.5
+
+
 def test_probs_change_the_law_only_if_trusted() -> None:
     """A liar that tells other probabilities than it drew from: harmless untrusted, visible trusted (statistically)."""
     settings = Settings(temperature=1.0, top_p=1.0)

@@ -112,11 +112,12 @@ def main(args: Sequence[str] | None = None) -> int:
         with cli.make_context("outrider", words) as context:
             cli.invoke(context)
     except click.exceptions.Exit as stop:
+        _silence_broken_stdout()
         return stop.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
     except BrokenPipeError:
-        _silence_stdout()
+        _silence_broken_stdout()
         return 0  # the reader has what it wanted
     except click.UsageError as error:
         return _say(error, _usage_message(error), _usage_hint(error), 2)
@@ -148,10 +149,13 @@ def _say(error: BaseException, message: str, hint: str, code: int) -> int:
     return code
 
 
-def _silence_stdout() -> None:
-    """Nobody reads stdout any more: what is still buffered must not fail at exit."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _silence_broken_stdout() -> None:
+    """If nobody reads stdout any more, what is still buffered must not fail at exit."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:

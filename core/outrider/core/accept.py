@@ -66,14 +66,18 @@ def match(logits: Tensor, draft: Sequence[int], sampler: Sampler, position: int,
 def rejection(
     logits: Tensor, draft: Sequence[int], probs: Tensor | None, sampler: Sampler, position: int, chance: Chance
 ) -> Verdict:
-    """Rejection sampling over `logits` [1 + n, V]; `probs` [n, V] is the law each draft token was drawn from, or None."""
+    """Rejection sampling over `logits` [1 + n, V]; `probs` [n, V] is the law each draft token was drawn from, or None.
+
+    The last token is drawn from the `residual` stream too: a drafter sees the `target` noise, and what it proposes, or
+    that it proposes nothing, must not depend on the noise that decides.
+    """
     for index, token in enumerate(draft):
         p = sampler.distribution(logits[index], draft[:index])  # [V]
         q = probs[index].to(p) if probs is not None else None
         if not chance.coin(position + index, acceptance(p, q, token)):
             return Verdict(index, chance.draw("residual", position + index, residual(p, q, token)))
     n = len(draft)
-    return Verdict(n, chance.draw("target", position + n, sampler.distribution(logits[n], draft)))
+    return Verdict(n, chance.draw("residual", position + n, sampler.distribution(logits[n], draft)))
 
 
 def acceptance(p: Tensor, q: Tensor | None, token: int) -> float:

@@ -25,6 +25,7 @@ ROWS = [
         sources=["local library", "PyPI", "hub"],
     ),
     p.ModelRow(name="mine", title="Mine \x1b[31m", path="/models/mine.gguf", nbytes=5, format="gguf", family="llama"),
+    p.ModelRow(name="cut", path="/models/cut.gguf", nbytes=5, problem="It is cut off."),
 ]
 DRAFTERS = [
     p.DrafterRow(name="prompt_lookup", distribution="outrider", fit="any", reason="works", usable=True),
@@ -157,7 +158,7 @@ class Fake:
         if row is None:
             self.fail(number, f"There is no model {name}.", usage=True)
             return
-        row.detail = {"layers": 30, "context": 8192}
+        row.detail = {"layers": 30, "context": 8192, "template": True}
         self.say(p.Result(request=number, data=p.plain(row)))
 
     def pull(self, request: p.Pull) -> None:

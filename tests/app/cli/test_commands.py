@@ -51,18 +51,23 @@ def test_models_list(outrider):
     assert done.code == 0
     assert lines[0].split() == ["NAME", "SIZE", "STATE", "FORMAT", "LICENSE", "TITLE"]
     assert lines[1].split()[:6] == ["starter", "98.4", "MB", "can", "be", "pulled"]
+    assert lines[3].split() == ["cut", "5", "B", "broken"]
+    assert "cut: It is cut off.\n" in done.err
     assert "\x1b" not in done.out
 
 
 def test_models_json_has_every_key(outrider):
     rows = json.loads(outrider("models", "list", "--json").out)
-    assert [row["name"] for row in rows] == ["starter", "mine"]
+    assert [row["name"] for row in rows] == ["starter", "mine", "cut"]
     assert all(len(row) == 10 for row in rows)
     assert json.loads(outrider("models", "show", "starter", "--json").out)["detail"]["layers"] == 30
 
 
 def test_models_show(outrider):
-    assert "layers   30\n" in outrider("models", "show", "mine").out
+    shown = outrider("models", "show", "mine").out
+    assert "context   8,192\ntemplate  yes\n" in shown
+    assert "problem  " not in shown
+    assert "problem   It is cut off.\n" in outrider("models", "show", "cut").out
     done = outrider("models", "show", "nothing")
     assert (done.code, done.err) == (2, "Error: There is no model nothing.\nTry less.\n")
 

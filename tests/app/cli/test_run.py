@@ -230,6 +230,24 @@ def test_ctrl_c_with_json_still_prints_the_report(screen):
     assert terminal.finish()[0] == 130
 
 
+def test_ctrl_c_that_also_ends_the_reader(start, home):
+    process = start("run", "long until cancel")
+    assert process.stdout.read(13) == b"Paris is nice"
+    engine = home.engine()
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    assert (process.wait(), process.stderr.read()) == (130, b"")
+    assert engine.ends()
+
+
+@pytest.mark.parametrize("words", [["run", "Where?"], ["models", "list"], ["--help"]])
+def test_a_full_disk_is_said(start, words):
+    with open("/dev/full", "wb") as full:
+        process = start(*words, stdout=full)
+        assert process.wait() == 1
+    assert process.stderr.read() == b"Error: No space left on device.\n"
+
+
 def test_ctrl_c_while_loading_ends_at_once(screen, home):
     terminal = screen("run", "load forever")
     terminal.read_until(b"layers")

@@ -49,6 +49,10 @@ class Session:
         self.progress.clear()
         return answer
 
+    def starting(self) -> None:
+        """Say that the engine starts, where that takes long enough to be wondered at."""
+        self.progress.update(protocol.Progress(request=0, phase="engine"))
+
     def show(self, event: protocol.Event) -> None:
         """Progress and notices of a request, for the person who waits."""
         if isinstance(event, protocol.Progress):
@@ -96,7 +100,7 @@ async def _run(session: Session, work: Callable[[Session], Awaitable[T]]) -> T:
         await session.client.start()
         result: Any = await work(session)
         patience = _PATIENCE
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, BrokenPipeError):  # a Ctrl-C also ends whoever reads our output
         if not session.stopped:
             raise
         result = None

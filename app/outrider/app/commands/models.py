@@ -42,6 +42,9 @@ def list_models(as_json: bool) -> None:
         for row in rows
     ]
     click.echo(render.table(("NAME", "SIZE", "STATE", "FORMAT", "LICENSE", "TITLE"), lines, right=(1,)))
+    for row in rows:
+        if row.problem:
+            render.say(f"{row.name}: {row.problem}")
     if any(row.path is None for row in rows):
         render.say("`outrider models pull NAME` brings one; `outrider --model NAME` chats with it.")
 
@@ -116,7 +119,7 @@ def _full(row: protocol.ModelRow) -> dict[str, Any]:
 
 def _state(row: protocol.ModelRow) -> str:
     if row.problem:
-        return f"broken: {row.problem}"
+        return "broken"
     return "here" if row.path else "can be pulled"
 
 
@@ -125,12 +128,19 @@ def _print_row(row: protocol.ModelRow) -> None:
         ("name", row.name),
         ("title", row.title),
         ("state", _state(row)),
+        ("problem", row.problem),
         ("path", row.path or ""),
         ("size", render.size(row.nbytes) if row.nbytes else ""),
         ("format", row.format),
         ("family", row.family),
         ("license", row.license),
         ("sources", ", ".join(row.sources)),
-        *((key.replace("_", " "), str(value)) for key, value in row.detail.items()),
+        *((key.replace("_", " "), _plain(value)) for key, value in row.detail.items()),
     ]
     click.echo(render.pairs((key, value) for key, value in pairs if value))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -88,6 +88,7 @@ async def _answer(session: Session, *, options: EngineOptions, text: str, raw: b
     )
     writer = None if output.as_json else render.stdout_writer(_mark(output.marks))
     report: protocol.Report | None = None
+    session.starting()
     try:
         async for event in session.client.stream(request):
             if isinstance(event, protocol.Step):
