@@ -1,6 +1,6 @@
 """Keys and values of one conversation: static buffers with slack, rolled back by moving a length.
 
-Letters: `L` layers, `K` key/value heads, `C` capacity in tokens, `d` head size, `S` new tokens.
+Letters: `L` layers, `K` key/value heads, `C` capacity in tokens, `h` head size, `S` new tokens.
 """
 
 from __future__ import annotations
@@ -12,24 +12,28 @@ from .spec import TargetSpec
 
 
 class Cache:
-    """Static K/V. Rows at and beyond `length` are scratch: a pass writes them, `commit` or the next pass decides their fate."""
+    """Static K/V, one row of `rows` for each token: keys, then values. Rows at and beyond `length` are scratch."""
 
     def __init__(self, spec: TargetSpec, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (spec.layers, spec.kv_heads, capacity, spec.head_dim)
-        self.k = torch.zeros(shape, dtype=dtype, device=device)  # [L, K, C, d]
-        self.v = torch.zeros(shape, dtype=dtype, device=device)  # [L, K, C, d]
+        shape = (capacity, 2 * spec.kv_heads, spec.head_dim)
+        self.rows = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(spec.layers)]  # L x [C, 2K, h]
+        self._heads = spec.kv_heads
         self.capacity = capacity
         self.length = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both buffers."""
-        return self.k.nbytes + self.v.nbytes
+        """Bytes of all layers."""
+        return sum(rows.nbytes for rows in self.rows)
 
-    def write(self, layer: int, positions: Tensor, k: Tensor, v: Tensor) -> None:
-        """Put `k`, `v` [S, K, d] at `positions` [S] of a layer."""
-        self.k[layer].index_copy_(1, positions, k.transpose(0, 1))
-        self.v[layer].index_copy_(1, positions, v.transpose(0, 1))
+    def write(self, layer: int, positions: Tensor, kv: Tensor) -> None:
+        """Put `kv` [S, 2K, h] at `positions` [S] of a layer."""
+        self.rows[layer].index_copy_(0, positions, kv)
+
+    def read(self, layer: int, end: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the first `end` tokens, each a view [1, K, end, h]."""
+        view = self.rows[layer][:end].transpose(0, 1)[None]  # [1, 2K, end, h]
+        return view[:, : self._heads], view[:, self._heads :]
 
     def commit(self, length: int) -> None:
         """The first `length` tokens are true, forwards or backwards; nothing is copied."""

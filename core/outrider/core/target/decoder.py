@@ -16,7 +16,6 @@ from torch import Tensor
 
 from .cache import Cache
 from .linear import Linear
-from .rope import rotate
 from .spec import TargetSpec
 
 FOLD_ROWS = 32  # up to here query groups are folded into rows, so that K and V are read once without expanding them
@@ -114,9 +113,9 @@ class Decoder:
         x = self.embed(ids)  # [S, d]
         for index, layer in enumerate(self.weights.layers[:count]):
             if index in states:
-                kept[index] = x.clone()
-            x = x + self._attention(index, layer, x, (cos, sin, positions, mask, end), cache)
-            x = x + self._mlp(layer, x)
+                kept[index] = x
+            x = layer.out.plus(self._attention(index, layer, x, (cos, sin, positions, mask, end), cache), x)
+            x = layer.down.plus(self._mlp(layer, x), x)
         if count in states:
             kept[count] = x
         return x
@@ -130,27 +129,29 @@ class Decoder:
         mask = torch.zeros_like(visible, dtype=self.dtype).masked_fill_(~visible, float("-inf"))
         return mask.repeat(self.spec.groups, 1) if rows <= FOLD_ROWS else mask
 
+    # Both halves of a block return what goes into their output projection, which adds the residual itself.
+
     def _attention(self, index: int, layer: Layer, x: Tensor, where: tuple, cache: Cache) -> Tensor:
         cos, sin, positions, mask, end = where
         spec, rows = self.spec, x.shape[0]
         normed = F.rms_norm(x, (spec.width,), layer.input_norm, spec.eps)
         qkv = layer.qkv(normed).view(rows, spec.heads + 2 * spec.kv_heads, spec.head_dim)  # [S, H + 2K, h]
-        rotated = rotate(qkv[:, : spec.heads + spec.kv_heads], cos, sin)  # [S, H + K, h]
-        q, k = rotated[:, : spec.heads], rotated[:, spec.heads :]
-        cache.write(index, positions, k, qkv[:, spec.heads + spec.kv_heads :])
-        keys, values = cache.k[index, :, :end], cache.v[index, :, :end]  # [K, C, h]
+        roped = qkv[:, : spec.heads + spec.kv_heads]  # [S, H + K, h]
+        torch.addcmul(roped * cos, roped.roll(spec.head_dim // 2, -1), sin, out=roped)
+        cache.write(index, positions, qkv[:, spec.heads :])
+        keys, values = cache.read(index, end)  # [1, K, C, h]
+        q = qkv[:, : spec.heads]
         if rows > FOLD_ROWS:
-            y = F.scaled_dot_product_attention(
-                q.transpose(0, 1)[None], keys[None], values[None], mask, scale=self._scale, enable_gqa=True
-            )  # [1, H, S, h]
-            return layer.out(y[0].transpose(0, 1).reshape(rows, -1))
-        folded = q.view(rows, spec.kv_heads, spec.groups, spec.head_dim).permute(1, 2, 0, 3)  # [K, G, S, h]
-        folded = folded.reshape(1, spec.kv_heads, spec.groups * rows, spec.head_dim)
-        y = F.scaled_dot_product_attention(folded, keys[None], values[None], mask, scale=self._scale)
+            q = q.transpose(0, 1)[None]  # [1, H, S, h]
+            y = F.scaled_dot_product_attention(q, keys, values, mask, scale=self._scale, enable_gqa=True)
+            return y[0].transpose(0, 1).reshape(rows, -1)
+        q = q.view(rows, spec.kv_heads, spec.groups, spec.head_dim).permute(1, 2, 0, 3)  # [K, G, S, h]
+        q = q.reshape(1, spec.kv_heads, spec.groups * rows, spec.head_dim)
+        y = F.scaled_dot_product_attention(q, keys, values, mask, scale=self._scale)
         y = y.view(spec.kv_heads, spec.groups, rows, spec.head_dim).permute(2, 0, 1, 3)  # [S, K, G, h]
-        return layer.out(y.reshape(rows, -1))
+        return y.reshape(rows, -1)
 
     def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
         normed = F.rms_norm(x, (self.spec.width,), layer.mlp_norm, self.spec.eps)
         gate, up = layer.gate_up(normed).chunk(2, -1)
-        return layer.down(F.silu(gate).mul_(up))
+        return F.silu(gate).mul_(up)

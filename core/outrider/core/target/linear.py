@@ -36,3 +36,9 @@ class Linear:
             return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         assert self.weight is not None
         return F.linear(x, self.weight, self.bias)
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        """`residual + self(x)`, in one kernel where there is one."""
+        if self.packed is not None:
+            return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.packed, self.bias, "add")
+        return residual + self(x)

@@ -65,7 +65,8 @@ class TargetModel:
 
     def kv(self, layer: int) -> tuple[Tensor, Tensor, int]:
         """Keys, values [K, C, h] of a layer and the committed length."""
-        return self.cache.k[layer], self.cache.v[layer], self.cache.length
+        keys, values = self.cache.read(layer, self.cache.capacity)
+        return keys[0], values[0], self.cache.length
 
     def capture(self, function: Callable[..., Tensor], *examples: Tensor) -> Callable[..., Tensor]:
         """Runs eagerly: the function itself."""

@@ -92,8 +92,3 @@ def table(rope: RopeSpec, made_for: int, context: int, rows: int, dtype: torch.d
     angles = torch.arange(rows, dtype=exact)[:, None] * inverse.to(exact)  # [rows, r/2]
     cos, sin = angles.cos() * attention, angles.sin() * attention
     return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`x` [S, H, d_head] with cos and signed sin [S, 1, d_head], half layout."""
-    return torch.addcmul(x * cos, x.roll(cos.shape[-1] // 2, -1), sin)
