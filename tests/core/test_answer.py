@@ -7,7 +7,7 @@ import torch
 import toys
 
 from outrider.core.answer import Conversation
-from outrider.core.drafting import Stateless
+from outrider.core.drafting import Drafter
 from outrider.core.errors import DrafterError, UsageError
 from outrider.core.protocol import DrafterChoice, Progress, Report, Step
 from outrider.core.rounds import first_children
@@ -22,7 +22,7 @@ def plain(settings: Settings = toys.GREEDY, limit: int = 40, **more) -> Report:
     return toys.answer(Conversation(toys.target()), PROMPT, settings=settings, limit=limit, **more)
 
 
-def drafted(drafter: Stateless, settings: Settings = toys.GREEDY, **more) -> Report:
+def drafted(drafter: Drafter, settings: Settings = toys.GREEDY, **more) -> Report:
     notes: list[str] = []
     report = toys.answer(
         Conversation(toys.target()), PROMPT, toys.guard(drafter, notes=notes), settings=settings, **more
@@ -31,7 +31,7 @@ def drafted(drafter: Stateless, settings: Settings = toys.GREEDY, **more) -> Rep
     return report
 
 
-def makers(settings: Settings) -> dict[str, Stateless | Lookup]:
+def makers(settings: Settings) -> dict[str, Drafter]:
     truth = plain(settings).token_ids
     return {
         "always right": toys.Knows(len(PROMPT), truth),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import starter
 import toys
+
 from outrider.core.engine import Engine
 from outrider.core.errors import ModelError
 from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling
@@ -76,9 +77,7 @@ def test_greedy_text_is_the_same_for_every_drafter(
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_sampled_text_depends_on_the_seed_alone(
-    engine: Engine, drafters: dict[str, DrafterChoice], seed: int
-) -> None:
+def test_sampled_text_depends_on_the_seed_alone(engine: Engine, drafters: dict[str, DrafterChoice], seed: int) -> None:
     sampling = Sampling(temperature=0.8, seed=seed, max_tokens=32)
     reports = {name: ask(engine, COPY, drafter, sampling) for name, drafter in drafters.items()}
     assert {tuple(report.token_ids) for report in reports.values()} == {tuple(reports["none"].token_ids)}

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import toys
+
 from outrider.core.answer import Conversation
 from outrider.core.noise import Noise
 from outrider.core.sample import Sampler, Settings
@@ -190,7 +191,12 @@ def sampling_cost() -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """What this ran on."""
     name = torch.cuda.get_device_name(0) if DEVICE.type == "cuda" else "cpu"
-    return {"device": name, "torch": str(torch.__version__), "cuda": torch.version.cuda, "python": sys.version.split()[0]}
+    return {
+        "device": name,
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "python": sys.version.split()[0],
+    }
 
 
 def main(out: Path) -> int:

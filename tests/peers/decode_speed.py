@@ -17,6 +17,7 @@ from pathlib import Path
 import starter
 import torch
 from identity import ours
+
 from outrider.core.engine import Engine
 from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
 
@@ -60,7 +61,9 @@ def main() -> None:
             speeds["transformers"].append(their_speed())
         for name, values in speeds.items():
             middle = statistics.median(values)
-            print(f"{name}, {threads} threads: {middle:.1f} tokens/s ({min(values):.1f} to {max(values):.1f})", flush=True)
+            print(
+                f"{name}, {threads} threads: {middle:.1f} tokens/s ({min(values):.1f} to {max(values):.1f})", flush=True
+            )
             best[name] = max(best.get(name, (0.0, 0)), (middle, threads))
     ratio = best["outrider"][0] / best["transformers"][0]
     print(f"best: outrider {best['outrider'][0]:.1f}, transformers {best['transformers'][0]:.1f}, ratio {ratio:.2f}")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import starter
 import torch
+
 from outrider.core.engine import Engine
 from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
 
@@ -103,7 +104,10 @@ def main() -> int:
                     kind = "tie" if margin < TIE else "DIFFERENT"
                     ties, bad = ties + (margin < TIE), bad + (margin >= TIE)
                     print(f"{row['id']}: {name} differs at token {at}, gap {margin:.2e}: {kind}", flush=True)
-            print(f"{number}/{len(rows)} {row['id']} {len(ids)}+{len(plain.token_ids)} {time.time() - began:.0f} s", flush=True)
+            print(
+                f"{number}/{len(rows)} {row['id']} {len(ids)}+{len(plain.token_ids)} {time.time() - began:.0f} s",
+                flush=True,
+            )
     print(f"{len(rows)} prompts, {options.tokens} tokens: {ties} ties, {bad} real differences")
     return 1 if bad else 0
 

@@ -1,6 +1,4 @@
-"""The starter as a Hugging Face folder, whole or cut to its first layers, and prompts by id.
-
-"""
+"""The starter as a Hugging Face folder, whole or cut to its first layers, and prompts by id."""
 
 from __future__ import annotations
 
@@ -8,10 +6,11 @@ import json
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
+
 from outrider.core.text.tokenizer import Tokenizer
 from outrider.core.weights.checkpoint import Checkpoint, open_checkpoint
 from outrider.core.weights.library import resolve
-from safetensors.torch import save_file
 
 
 def folder(into: Path, layers: int | None = None) -> Path:

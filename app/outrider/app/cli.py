@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -103,9 +104,7 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIO) or hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    _prepare_streams()
     sys.excepthook = _explain_bug
     words = [render.clean_text(word) for word in (sys.argv[1:] if args is None else args)]
     try:
@@ -115,6 +114,8 @@ def main(args: Sequence[str] | None = None) -> int:
         _silence_broken_stdout()
         return stop.exit_code
     except (KeyboardInterrupt, click.Abort):
+        if render.is_terminal(sys.stderr):
+            click.echo(err=True)  # the shell's prompt belongs on a line of its own
         return 130
     except BrokenPipeError:
         _silence_broken_stdout()
@@ -122,10 +123,20 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.UsageError as error:
         return _say(error, _usage_message(error), _usage_hint(error), 2)
     except OSError as error:
-        return _say(error, f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.", "", 1)
+        where = f": {error.filename}" if error.filename else ""
+        return _say(error, f"{error.strerror or error}{where}.", "`outrider doctor` looks at folders and disk.", 1)
     except render.Failure as error:
         return _say(error, error.message, error.hint, error.code)
     return 0
+
+
+def _prepare_streams() -> None:
+    """Streams that take any text, also where the shell closed one or the locale knows few letters."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - open as long as the process
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _usage_message(error: click.UsageError) -> str:

@@ -12,6 +12,7 @@ import itertools
 import os
 import signal
 import sys
+from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import IO, Any
@@ -57,7 +58,8 @@ class EngineClient:
         self.on_death = on_death
         self.on_notice = on_notice
         self.hello: protocol.Hello | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
+        self._transport: asyncio.SubprocessTransport | None = None
         self._numbers = itertools.count(1)
         self._open: dict[int, asyncio.Queue[protocol.Event | EngineError]] = {}
         self._words: deque[str] = deque(maxlen=200)
@@ -91,16 +93,16 @@ class EngineClient:
         await self._end_tasks()
         self._closing = self._garbled = False
         self._greeted.clear()
+        loop = asyncio.get_running_loop()
         try:
-            self._process = await asyncio.create_subprocess_exec(
+            self._transport, streams = await loop.subprocess_exec(
+                lambda: SubprocessStreamProtocol(_CHUNK, loop),
                 *self.command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,  # a Ctrl-C in the terminal is the client's to handle
             )
         except OSError as error:
             raise EngineError(f"The engine process could not be started: {error}.", "Run `outrider doctor`.") from error
+        self._process = Process(self._transport, streams, loop)
         self._tasks = [asyncio.create_task(self._read(self._process)), asyncio.create_task(self._listen(self._process))]
 
     async def greeted(self) -> protocol.Hello:
@@ -129,6 +131,8 @@ class EngineClient:
         self._open[request.id] = queue
         finished = False
         try:
+            if not self.alive and self._tasks:
+                await asyncio.wait({self._tasks[0]})  # just ended: its last words say why
             self.send(request)
             while not finished:
                 event = await queue.get()
@@ -174,8 +178,11 @@ class EngineClient:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        if self._transport is not None:
+            self._transport.close()  # its pipes too, should a child of the engine still hold them
+            self._transport = None
 
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
+    async def _read(self, process: Process) -> None:
         assert process.stdout is not None
         unpacker = protocol.Unpacker(protocol.AnyEvent)
         try:
@@ -192,7 +199,7 @@ class EngineClient:
         await asyncio.wait({self._tasks[1]}, timeout=0.2)  # its last words may still be on their way
         self._bury()
 
-    def _kill(self, process: asyncio.subprocess.Process) -> None:
+    def _kill(self, process: Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
 
@@ -233,7 +240,7 @@ class EngineClient:
         how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         return f"The engine process {how}." + (f" Its last words: {words[-1].strip()}" if words and code > 0 else "")
 
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+    async def _listen(self, process: Process) -> None:
         """Keep what the engine prints: the newest lines in memory, all of it in the log file.
 
         Read in chunks, since a line may have any length.
@@ -254,7 +261,7 @@ class EngineClient:
             self._words.append(rest.decode("utf-8", "replace"))
 
 
-async def _ended(process: asyncio.subprocess.Process, patience: float) -> bool:
+async def _ended(process: Process, patience: float) -> bool:
     """Whether the process ends within `patience` seconds.
 
     Not `process.wait()`: that also waits for pipes which a child of the engine may hold open.

@@ -20,6 +20,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from torch import Tensor
 
 API = 1  # contract version; a method with another `api` is listed as incompatible and not used
@@ -203,7 +205,11 @@ class DeviceDrafter(Protocol):
 
 
 class Method(Protocol):
-    """What an entry point names: a class without arguments or an instance."""
+    """What an entry point names: a class without arguments or an instance.
+
+    A method that takes weights may also have `check(model, weights) -> Match`: how well the weights at that path or of
+    that name fit, from their config alone.
+    """
 
     api: int
 
@@ -220,6 +226,7 @@ class Stateless:
     """Convenience for drafters that look only at `context.tokens`: write `propose` and set `shape`."""
 
     needs = Needs()
+    shape = Shape(nodes=1, depth=1)
 
     def reset(self) -> None:
         """Nothing to forget."""
@@ -227,10 +234,14 @@ class Stateless:
     def advance(self, step: Step) -> None:
         """Nothing to keep."""
 
+    def propose(self, context: Context) -> Draft | None:
+        """Nothing, until a subclass says otherwise."""
+        return None
+
     def rewind(self, length: int) -> None:
         """Nothing to cut."""
 
-    def fork(self) -> Stateless:
+    def fork(self) -> Self:
         """A drafter without state is its own copy."""
         return self
 

@@ -16,7 +16,6 @@ from .protocol import DrafterChoice, DrafterRow, Generate, ModelChoice, Notice, 
 from .sample import fill
 from .target.model import SLACK
 from .text.detokenise import Detokeniser
-from .weights.checkpoint import describe
 from .weights.library import resolve
 
 Say = Callable[[Step | Progress | Notice], None]
@@ -140,10 +139,6 @@ class Engine:
         model.talk.drafters[key] = drafter
         drafter.reset()
         return drafter
-
-    def drafters(self, choice: ModelChoice) -> list[DrafterRow]:
-        """How every method fits a model, without reading weights."""
-        return registry.survey(describe(resolve(choice.model, download=False)))
 
 
 def _check(request: Generate) -> None:

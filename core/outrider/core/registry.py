@@ -82,22 +82,28 @@ def method(entry: Entry) -> Method:
     return made
 
 
-def match(entry: Entry, info: ModelInfo) -> Match:
-    """Ask a method whether it fits. Raises DrafterError."""
-    answer = _guarded(f"The drafter {entry.name}", lambda: method(entry).matches(info))
+def match(entry: Entry, info: ModelInfo, weights: str | None = None) -> Match:
+    """Ask a method whether it, or the `weights` it would take, fits. Raises DrafterError."""
+
+    def ask() -> Match:
+        made = method(entry)
+        check = getattr(made, "check", None)
+        return check(info, weights) if weights is not None and check else made.matches(info)
+
+    answer = _guarded(f"The drafter {entry.name}", ask)
     if not isinstance(answer, Match):
         raise DrafterError(f"The drafter {entry.name} answered with no Match.", f"Update {entry.distribution}.")
     return answer
 
 
-def survey(info: ModelInfo) -> list[DrafterRow]:
-    """Every method with how it fits `info`, best fit first; a broken plugin is a row that says so."""
+def survey(info: ModelInfo, weights: str | None = None) -> list[DrafterRow]:
+    """Every method with how it, or `weights` with it, fits `info`, best first; a broken plugin is a row that says so."""
     rows = []
     for entry in entries():
         row = DrafterRow(name=entry.name, distribution=entry.distribution, version=entry.version, trusted=entry.trusted)
         try:
-            answer = match(entry, info)
-        except DrafterError as error:
+            answer = match(entry, info, weights)
+        except OutriderError as error:
             row.fit, row.reason = "broken", error.message
         else:
             row.fit = answer.fit.name.lower()  # type: ignore[assignment]  # the enum and the literal share their words
@@ -116,10 +122,11 @@ def load(name: str, target: Target, options: Mapping[str, object], report: Calla
         raise DrafterError(
             f"There is no drafter {name!r}; there are: auto, none, {', '.join(known)}.", "See `outrider drafters list`."
         )
-    answer = match(entry, target.info)
+    weights = options.get("weights")
+    answer = match(entry, target.info, str(weights) if weights else None)
     if answer.fit == Fit.NO:
         raise DrafterError(f"The drafter {name} does not fit: {answer.reason}.", "See `outrider drafters list`.")
-    if not answer.ready and not options.get("weights"):
+    if not answer.ready:
         raise DrafterError(f"The drafter {name} {answer.reason}.", "See `outrider drafters list`.")
     loaded = _guarded(f"Loading the drafter {name}", lambda: method(entry).load(target, answer, options))
     return GuardedDrafter(name, loaded, entry.trusted, report)

@@ -181,6 +181,8 @@ def _nucleus(x: Tensor, ids: Tensor | None, mass: float) -> tuple[Tensor, Tensor
         share = (weights - total).double().exp()
         upto = share.cumsum(0)
         if upto[-1] >= mass:
-            break
-    chosen = pool[order[: int((upto - share < mass).sum())]]
-    return x[chosen], chosen if ids is None else ids[chosen]
+            pool = pool[order[: int((upto - share < mass).sum())]]
+            return x[pool], pool if ids is None else ids[pool]
+    return x, ids if ids is not None else torch.arange(
+        x.shape[0], device=x.device
+    )  # rounding kept the sum below `mass`

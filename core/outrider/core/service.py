@@ -189,7 +189,9 @@ class Service:
             self.send(protocol.Progress(request.id, phase, done, total, "bytes", note))
 
         path = resolve(request.model.model, tell, self.cancelled(request.id))
-        return protocol.Result(request=request.id, data=protocol.plain(registry.survey(describe(path))))
+        return protocol.Result(
+            request=request.id, data=protocol.plain(registry.survey(describe(path), request.weights))
+        )
 
     def _bench(self, request: protocol.Bench) -> protocol.Event:
         from outrider.core.bench import run

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Step, Target
-from outrider.core.errors import DrafterError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,27 +38,32 @@ class DraftModel:
             ready=False,
         )
 
-    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
-        """Load the draft model. Raises DrafterError if its tokenizer differs, ModelError if it cannot be read."""
-        from outrider.core.target.load import load_decoder
-        from outrider.core.weights.checkpoint import describe, open_checkpoint
+    def check(self, model: ModelInfo, weights: str) -> Match:
+        """Whether the model at `weights` shares the target's tokenizer. Raises ModelError if there is none."""
+        from outrider.core.weights.checkpoint import describe
         from outrider.core.weights.library import resolve
 
-        path: Path = resolve(str(options["weights"]))
+        path = resolve(weights)
         theirs = describe(path)
-        if theirs.tokenizer != target.info.tokenizer:
-            raise DrafterError(
-                f"{path.name} cannot draft for {target.info.name}: its tokenizer is another one "
-                f"({theirs.vocab} and {target.info.vocab} entries).",
-                "Take a smaller model of the same family as --drafter-weights.",
-            )
+        if theirs.tokenizer != model.tokenizer:
+            reason = f"{path.name} has another tokenizer than {model.name} ({theirs.vocab} and {model.vocab} entries)"
+            return Match(Fit.NO, reason, weights=str(path))
+        return Match(Fit.FAMILY, f"{path.name} shares the tokenizer of {model.name}", gain=1.5, weights=str(path))
+
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
+        """Load the draft model that `match` names. Raises ModelError if it cannot be read."""
+        from outrider.core.target.load import load_decoder
+        from outrider.core.weights.checkpoint import open_checkpoint
+
+        assert match.weights is not None
         keys, _, _ = target.kv(0)
-        checkpoint = open_checkpoint(path)
+        capacity = keys.shape[1]
+        checkpoint = open_checkpoint(Path(match.weights))
         try:
-            decoder = load_decoder(checkpoint, keys.dtype, keys.device, keys.shape[1])
+            decoder = load_decoder(checkpoint, keys.dtype, keys.device, capacity)
         finally:
             checkpoint.close()
-        return Rider(decoder, keys.shape[1], target.info.vocab)
+        return Rider(decoder, capacity, target.info.vocab)
 
 
 class Rider:

@@ -11,14 +11,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from outrider.app.chat import ChatOptions
-from outrider.app.chat.app import ChatApp
-from outrider.app.chat.session import State
-from outrider.app.chat.transcript import Card, Note
 from rich.style import Style
 from textual.color import Color
 from textual.pilot import Pilot
 from textual.widget import Widget
+
+from outrider.app.chat import ChatOptions
+from outrider.app.chat.app import ChatApp
+from outrider.app.chat.session import State
+from outrider.app.chat.transcript import Card, Note
 
 LOADED = {
     "model": "starter",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+
 import pytest
+
 from outrider.app.chat.blocks import FENCE_LINES, PARAGRAPH, TABLE_ROWS, Piece, Scanner, coalesce
 from outrider.app.chat.mapping import parser
 
@@ -37,7 +39,7 @@ BITS = [
     "text without end",
     "word " * 500 + "\n",
     "Sentence one. " * 200,
-    "[link](http://x.y/z \"t\") and ![im](src)\n",
+    '[link](http://x.y/z "t") and ![im](src)\n',
     "<div>html</div>\n",
     "\ttabbed\n",
     "-\n",

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 from chat_support import Ride, answer, end, fails, loading, notices, step, tinted, underlined
+from textual.widgets import Static
+
 from outrider.app.chat.compat import MarkedText, Settled
 from outrider.app.chat.session import State
 from outrider.app.chat.talk import End, Reply
 from outrider.app.chat.transcript import UserMessage, Welcome
-from textual.widgets import Static
 
-LONG = " ".join(f"word{n}" for n in range(160)) + "\n"
-SLOW = answer(LONG, "PAB", pause=0.03)
+LONG = " ".join(f"word{n}" for n in range(600)) + "\n"
+SLOW = answer(LONG, "PAB", pause=0.02)
 SIZES = [(60, 20), (80, 24), (120, 40)]
 
 
@@ -101,10 +102,13 @@ async def test_f2_switches_the_drafter_in_mid_answer(ride: Any) -> None:
         await chat.until(lambda: last(chat).drafters[-1] == "prompt_lookup")
         await chat.pilot.press("shift+f2", "shift+f2", "shift+f2")
         assert chat.session.drafter.name == "suffix"
+        await chat.until(lambda: last(chat).drafters[-1] == "suffix")
+        await chat.pilot.press("escape")
         await chat.ready()
         assert last(chat).drafters[:3] == ["prompt_lookup", "none", "prompt_lookup"]
-        assert last(chat).drafters[-1] == "suffix" and last(chat).text == LONG
-        assert last(chat).report.drafters["none"] > 0
+        assert LONG.startswith(last(chat).text)
+        report = last(chat).report
+        assert report is not None and report.drafters["none"] > 0
 
 
 async def test_f3_switches_drafting_off_and_back(ride: Any) -> None:
@@ -171,8 +175,11 @@ async def test_killed_engine_keeps_the_text_and_comes_back(ride: Any) -> None:
         assert "stopped working" in card and "SIGKILL" in card and "just go on" in card
         assert "interrupted" in chat.screen()
         assert chat.session.client.pid != first
-        await chat.ask("again")
-        assert last(chat).text == LONG and last(chat).end is End.WHOLE
+        await chat.type("again")
+        await writing(chat)
+        await chat.pilot.press("escape")
+        await chat.ready()
+        assert last(chat).end is End.STOPPED and LONG.startswith(last(chat).text)
         assert [message.content for message in chat.session.chat.messages()][:2] == ["go", kept]
 
 

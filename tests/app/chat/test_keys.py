@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from chat_support import Ride, answer
+from textual.command import CommandPalette
+
 from outrider.app.chat.actions import ACTIONS, BY_ID, BY_SLASH, parse_slash
 from outrider.app.chat.help import HelpScreen, rows
 from outrider.app.chat.prompt import NEW_LINE
 from outrider.app.chat.screen import ChatScreen, bindings
 from outrider.app.chat.session import State
 from outrider.app.chat.status import hints
-from textual.command import CommandPalette
 
 FORBIDDEN = {
     *("ctrl+m", "ctrl+i", "ctrl+h", "ctrl+[", "ctrl+left_square_bracket"),  # the same bytes as enter, tab, …
@@ -132,7 +133,7 @@ async def test_ctrl_c_stops_then_clears_then_quits(ride: Any) -> None:
     async with ride(answer("word " * 300, pause=0.03)) as chat:
         now = [100.0]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("outrider.app.chat.screen.time.monotonic", lambda: now[0])
+            patch.setattr("outrider.app.chat.screen.monotonic", lambda: now[0])
             await chat.type("go")
             await chat.until(lambda: chat.session.state is State.WRITING)
             await chat.pilot.press("ctrl+c")

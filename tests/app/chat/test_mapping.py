@@ -6,9 +6,10 @@ import random
 
 import pytest
 from markdown_it.token import Token
-from outrider.app.chat.mapping import map_code, map_inline, parser, starts_of_lines
 from textual.content import Content
 from textual.widgets.markdown import Markdown, MarkdownBlock
+
+from outrider.app.chat.mapping import map_code, map_inline, parser, starts_of_lines
 
 TEMPLATES = [
     "# ¤ **¤** ¤ #",

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -90,9 +90,14 @@ def start(home: Home) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Start one command line as a process; what is left of it afterwards is killed."""
     running: list[subprocess.Popen[bytes]] = []
 
-    def call(*words: str, **options: Any) -> subprocess.Popen[bytes]:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        process: subprocess.Popen[bytes] = subprocess.Popen([sys.executable, str(SCRIPT), *words], **streams)
+    def call(
+        *words: str,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | IO[bytes] = subprocess.PIPE,
+        stderr: int = subprocess.PIPE,
+    ) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(SCRIPT), *words]
+        process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr)
         running.append(process)
         return process
 

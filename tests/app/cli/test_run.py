@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -240,12 +241,13 @@ def test_ctrl_c_that_also_ends_the_reader(start, home):
     assert engine.ends()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
 @pytest.mark.parametrize("words", [["run", "Where?"], ["models", "list"], ["--help"]])
 def test_a_full_disk_is_said(start, words):
     with open("/dev/full", "wb") as full:
         process = start(*words, stdout=full)
         assert process.wait() == 1
-    assert process.stderr.read() == b"Error: No space left on device.\n"
+    assert process.stderr.read().startswith(b"Error: No space left on device.\n")
 
 
 def test_ctrl_c_while_loading_ends_at_once(screen, home):

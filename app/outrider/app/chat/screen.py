@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import time
+from time import monotonic
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -143,7 +143,7 @@ class ChatScreen(Screen[None]):
             self.clear_selection()
             self.stage.flash("Copied the selection")
             return
-        now = time.monotonic()
+        now = monotonic()
         if now - self._pressed < _TWICE:
             self.quit()
             return

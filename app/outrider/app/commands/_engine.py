@@ -100,7 +100,8 @@ async def _run(session: Session, work: Callable[[Session], Awaitable[T]]) -> T:
         await session.client.start()
         result: Any = await work(session)
         patience = _PATIENCE
-    except (asyncio.CancelledError, BrokenPipeError):  # a Ctrl-C also ends whoever reads our output
+    except (asyncio.CancelledError, client.EngineError, BrokenPipeError):
+        # a Ctrl-C also ends whoever reads our output, and a request that was stopped may say that it failed
         if not session.stopped:
             raise
         result = None
