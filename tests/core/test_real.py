@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import starter
+import torch
 import toys
 
 from outrider.core.engine import Engine
@@ -83,9 +84,22 @@ def test_sampled_text_depends_on_the_seed_alone(engine: Engine, drafters: dict[s
     assert {tuple(report.token_ids) for report in reports.values()} == {tuple(reports["none"].token_ids)}
 
 
-def test_bf16_speaks_too(drafters: dict[str, DrafterChoice]) -> None:
-    report = ask(Engine(), PROMPTS[0], drafters["prompt_lookup"], Sampling(temperature=0, max_tokens=32), "bf16")
+@pytest.fixture(scope="module")
+def bf16() -> Engine:
+    return Engine()
+
+
+def test_bf16_speaks_too(drafters: dict[str, DrafterChoice], bf16: Engine) -> None:
+    report = ask(bf16, PROMPTS[0], drafters["prompt_lookup"], Sampling(temperature=0, max_tokens=32), "bf16")
     assert "Paris" in report.text
+
+
+@pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="only matrix units are known to sum every row alike")
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_bf16_text_is_the_same_too(drafters: dict[str, DrafterChoice], prompt: str, bf16: Engine) -> None:
+    sampling = Sampling(temperature=0, max_tokens=96)
+    reports = [ask(bf16, prompt, drafters[name], sampling, "bf16") for name in ("none", "prompt_lookup", "draft_model")]
+    assert {tuple(report.token_ids) for report in reports} == {tuple(reports[0].token_ids)}
 
 
 def test_a_second_turn_reuses_the_first(engine: Engine, drafters: dict[str, DrafterChoice], tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -35,10 +34,11 @@ class ReplyView(VerticalGroup, can_focus=True):
         self.reply = reply
         self._palette = palette
         self._scanner = Scanner()
-        self._settled: list[str] = []
+        self._pieces: list[Piece] = []
         self._tail = MarkedText(palette, classes="tail")
         self._footer = Static(WAITING, markup=False, classes="footer")
         self.finished = False
+        self.frozen = False
 
     def compose(self) -> ComposeResult:
         """Pieces are mounted between nothing and the tail."""
@@ -68,15 +68,34 @@ class ReplyView(VerticalGroup, can_focus=True):
         if self.reply.begun:
             self._footer.update("")
 
-    async def _settle(self, pieces: Iterable[Piece]) -> None:
-        pieces = list(pieces)
-        self._settled.extend(piece.text for piece in pieces)
+    async def freeze(self) -> None:
+        """Give up the rendered pieces, far from what is seen; the height stays. Every widget costs in each layout."""
+        if self.frozen or not self.finished:
+            return
+        self.frozen = True
+        self.styles.height = self.outer_size.height
+        await self.query_children(Settled).remove()
+
+    async def thaw(self) -> None:
+        """Render the pieces again."""
+        if not self.frozen:
+            return
+        self.frozen = False
+        with self.app.batch_update():
+            await self._mount(self._pieces)
+            self.styles.height = None
+
+    async def _settle(self, pieces: list[Piece]) -> None:
+        self._pieces.extend(pieces)
+        await self._mount(pieces)
+
+    async def _mount(self, pieces: list[Piece]) -> None:
         views = [Settled(piece, self.reply.runs, self._palette) for piece in coalesce(pieces) if piece.shown]
         if views:
             await self.mount_all(views, before=self._tail)
 
     async def _finish(self) -> None:
-        if "".join(self._settled) != harmless(self.reply.text):
+        if "".join(piece.text for piece in self._pieces) != harmless(self.reply.text):
             await self._rebuild()
         self.finished = True
         self._tail.display = False
@@ -86,9 +105,8 @@ class ReplyView(VerticalGroup, can_focus=True):
     async def _rebuild(self) -> None:
         """The final text is not what was shown: render it anew."""
         await self.query_children(Settled).remove()
-        self._scanner, self._settled = Scanner(), []
-        pieces = self._scanner.feed(harmless(self.reply.text)) + self._scanner.finish()
-        await self._settle(pieces)
+        self._scanner, self._pieces = Scanner(), []
+        await self._settle(self._scanner.feed(harmless(self.reply.text)) + self._scanner.finish())
 
     def _figures(self) -> str:
         end, report = self.reply.end, self.reply.report

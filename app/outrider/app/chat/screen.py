@@ -82,6 +82,10 @@ class ChatScreen(Screen[None]):
         self.query_one("#prompt-row").styles.padding = Spacing(0, sides, 0, sides)
         self.status.styles.padding = Spacing(0, sides + 1, 0, sides + 1)
 
+    def on_transcript_scrolled(self) -> None:
+        """Other replies are near the window now."""
+        self.stage.scrolled()
+
     def on_prompt_sent(self, event: Prompt.Sent) -> None:
         """Run a slash command or send the message."""
         command = parse_slash(event.text)

@@ -37,12 +37,18 @@ class Stage:
         self.live: dict[Turn, ReplyView] = {}
         self._flash: Timer | None = None
         self._introduced = False
+        self._tidy = False
 
     def attach(self, session: Session) -> None:
         """Begin to paint for this session."""
         self.session = session
         self.spawn(self.frames.run())
         self.status_changed()
+
+    def scrolled(self) -> None:
+        """Render what comes near and give up what is far, with the next frame."""
+        self._tidy = True
+        self.frames.wake()
 
     def forget(self) -> None:
         """A new chat: replies of the old one are not painted any more."""
@@ -105,6 +111,9 @@ class Stage:
             await view.paint()
             if view.finished:
                 self.live.pop(turn, None)
+        if self._tidy:
+            self._tidy = False
+            await self._transcript.tidy()
 
     async def _painted(self) -> None:
         done = asyncio.Event()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -17,6 +18,7 @@ from outrider.app.chat.talk import Turn
 if TYPE_CHECKING:
     from outrider.app.chat.reply import ReplyView
 
+_NEAR = 2  # heights of the window within which replies are kept rendered
 COLUMN = 100  # cells of text at most
 _EXAMPLE = "Explain how a rainbow forms, as a short list."
 
@@ -91,6 +93,27 @@ class Transcript(VerticalScroll, can_focus=False):
     def __init__(self, palette: Palette, model: str) -> None:
         super().__init__(Welcome(model))
         self._palette = palette
+
+    class Scrolled(Message):
+        """Another part of the transcript is seen."""
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """What is near the window may have changed."""
+        super().watch_scroll_y(old_value, new_value)
+        self.post_message(self.Scrolled())
+
+    async def tidy(self) -> None:
+        """Keep only those replies rendered that are near the window."""
+        from outrider.app.chat.reply import ReplyView
+
+        height = self.size.height
+        for view in self.query_children(ReplyView):
+            region = view.virtual_region
+            above, below = self.scroll_y - region.bottom, region.y - (self.scroll_y + height)
+            if max(above, below) < _NEAR * height:
+                await view.thaw()
+            elif max(above, below) > (_NEAR + 1) * height:
+                await view.freeze()
 
     def on_mount(self) -> None:
         """Follow the output from the start."""

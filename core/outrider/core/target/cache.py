@@ -10,13 +10,24 @@ from torch import Tensor
 
 from .spec import TargetSpec
 
+SPAN = 64  # a pass looks at a multiple of this many rows
+
+
+def span(length: int) -> int:
+    """Rows that a pass reads for `length` tokens, the rest masked.
+
+    Sums over a row of scores are split by its length; with a length that only grows in steps, and masked entries that add
+    exact zeros, a token's result does not depend on how many tokens share its pass.
+    """
+    return -(-length // SPAN) * SPAN
+
 
 class Cache:
     """Static K/V, one row of `rows` for each token: keys, then values. Rows at and beyond `length` are scratch."""
 
     def __init__(self, spec: TargetSpec, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (capacity, 2 * spec.kv_heads, spec.head_dim)
-        self.rows = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(spec.layers)]  # L x [C, 2K, h]
+        shape = (span(capacity), 2 * spec.kv_heads, spec.head_dim)
+        self.rows = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(spec.layers)]  # L x [span(C), 2K, h]
         self._heads = spec.kv_heads
         self.capacity = capacity
         self.length = 0

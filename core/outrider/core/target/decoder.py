@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .cache import Cache
+from .cache import Cache, span
 from .linear import Linear
 from .spec import TargetSpec
 
@@ -109,6 +109,7 @@ class Decoder:
         positions = torch.arange(start, end, device=self.device)  # [S]
         cos = self.weights.cos[start:end, None]  # [S, 1, h]
         sin = self.weights.sin[start:end, None]
+        end = span(end)
         mask = self._mask(positions, end)
         x = self.embed(ids)  # [S, d]
         for index, layer in enumerate(self.weights.layers[:count]):
@@ -120,13 +121,11 @@ class Decoder:
             kept[count] = x
         return x
 
-    def _mask(self, positions: Tensor, end: int) -> Tensor | None:
-        """Additive causal mask `[G S or S, C]`, None for a single row, which sees everything."""
+    def _mask(self, positions: Tensor, end: int) -> Tensor:
+        """Additive causal mask `[G S or S, C]`."""
         rows = positions.shape[0]
-        if rows == 1:
-            return None
-        visible = torch.arange(end, device=self.device) <= positions[:, None]  # [S, C]
-        mask = torch.zeros_like(visible, dtype=self.dtype).masked_fill_(~visible, float("-inf"))
+        hidden = torch.arange(end, device=self.device) > positions[:, None]  # [S, C]
+        mask = torch.zeros_like(hidden, dtype=self.dtype).masked_fill_(hidden, float("-inf"))
         return mask.repeat(self.spec.groups, 1) if rows <= FOLD_ROWS else mask
 
     # Both halves of a block return what goes into their output projection, which adds the residual itself.
