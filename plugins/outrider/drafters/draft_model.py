@@ -48,7 +48,14 @@ class DraftModel:
         if theirs.tokenizer != model.tokenizer:
             reason = f"{path.name} has another tokenizer than {model.name} ({theirs.vocab} and {model.vocab} entries)"
             return Match(Fit.NO, reason, weights=str(path))
-        return Match(Fit.FAMILY, f"{path.name} shares the tokenizer of {model.name}", gain=1.5, weights=str(path))
+        files = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.gguf")]
+        return Match(
+            Fit.FAMILY,
+            f"{path.name} shares the tokenizer of {model.name}",
+            gain=1.5,
+            nbytes=sum(file.stat().st_size for file in files),
+            weights=str(path),
+        )
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
         """Load the draft model that `match` names. Raises ModelError if it cannot be read."""
