@@ -158,6 +158,11 @@ class EngineClient:
                     on_event(event)
         return answer
 
+    def kill(self) -> None:
+        """End a process that answers no more; it is a death like any other."""
+        if self._process is not None:
+            self._kill(self._process)
+
     async def close(self, patience: float = 2.0) -> None:
         """End the process: ask, then terminate, then kill."""
         self._closing = True

@@ -56,8 +56,8 @@ class Ride:
         while not predicate():
             if loop.time() > deadline:
                 raise AssertionError(f"waited {patience} s in vain; the screen shows:\n" + "\n".join(self.lines()))
-            await self.pilot.pause(0.01)
-        await self.pilot.pause()
+            await asyncio.sleep(0.005)
+        await self.pilot.pause(0)
 
     async def ready(self) -> None:
         """Wait until nothing runs and all of it is painted."""
@@ -69,7 +69,8 @@ class Ride:
     async def type(self, text: str) -> None:
         """Put text into the prompt and send it."""
         self.chat.prompt.put(text)
-        await self.pilot.press("enter")
+        self.chat.prompt.send()
+        await self.pilot.pause(0)
 
     async def ask(self, text: str) -> None:
         """Send a message and wait for its reply."""

@@ -25,6 +25,7 @@ def ride(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Abstr
     monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.delenv("COLORFGBG", raising=False)
+    monkeypatch.delenv("SSH_TTY", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
     return partial(riding, tmp_path)

@@ -136,6 +136,13 @@ def test_settles_list_items_and_keeps_their_numbers() -> None:
     ]
 
 
+def test_settles_an_item_once_the_next_has_begun() -> None:
+    scanner = Scanner()
+    assert scanner.feed("- one\n  - inner\n- ") == []
+    assert [piece.text for piece in scanner.feed("t")] == ["- one\n  - inner\n"]
+    assert [piece.text for piece in scanner.feed("wo\n\nend\n")] == ["- two\n\n"]
+
+
 def test_settles_a_closed_fence_at_once() -> None:
     scanner = Scanner()
     assert scanner.feed("```py\nx = 1\n\n# no heading\n") == []
@@ -172,6 +179,23 @@ def test_parts_a_long_paragraph_between_words_and_outside_of_markup() -> None:
         assert piece.text.endswith(" ") and piece.text.count("**") % 2 == 0 and piece.text.count("`") % 2 == 0
 
 
-def test_coalesce_joins_items_of_one_list_only() -> None:
-    pieces = scan("- a\n- b\n- c\n\ntext\n\n- d\n", [])
-    assert [piece.text for piece in coalesce(pieces)] == ["- a\n- b\n- c\n\n", "text\n\n", "- d\n"]
+def test_coalesce_keeps_apart_what_would_render_otherwise() -> None:
+    long_fence = "```\n" + "x\n" * (FENCE_LINES + 2) + "```\n"
+    pieces = coalesce(scan("- a\n- b\n\ntext\n\n" + long_fence + "after\n\n1. x\n1. y\n", []))
+    assert [(piece.text[:3], piece.head, piece.goes_on) for piece in pieces] == [
+        ("- a", "", False),
+        ("```", "", True),
+        ("x\nx", "```\n", False),
+        ("aft", "", False),
+        ("1. ", "", False),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_coalesced_pieces_render_as_the_whole(seed: int) -> None:
+    text = document(seed)
+    if any(len(line) > PARAGRAPH for line in text.split("\n")):
+        text = text.replace("word " * 500, "").replace("Sentence one. " * 200, "").replace("x" * 2500, "")
+    pieces = coalesce(scan(text, []))
+    assert "".join(piece.text for piece in pieces) == text
+    assert [leaf for piece in pieces if piece.shown for leaf in without_heads(piece)] == rendered(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from chat_support import Ride, answer, end, fails, loading, notices, step, tinte
 from textual.widgets import Static
 
 from outrider.app.chat.compat import MarkedText, Settled
+from outrider.app.chat.reply import ReplyView
 from outrider.app.chat.session import State
 from outrider.app.chat.talk import End, Reply
 from outrider.app.chat.transcript import UserMessage, Welcome
@@ -41,7 +43,9 @@ def kinds(chat: Ride) -> str:
 async def test_welcome_goes_with_the_first_message(ride: Any) -> None:
     async with ride(answer("Hello there.\n")) as chat:
         assert "Tiny Test 1M" in chat.screen() and "enter" in chat.screen() and "F1" in chat.screen()
-        await chat.ask("hi")
+        await chat.pilot.press("h", "i", "enter")
+        await chat.until(lambda: chat.session.chat.turns)
+        await chat.ready()
         assert not chat.chat.query(Welcome)
         assert "Hello there." in chat.screen() and "hi" in chat.screen()
 
@@ -52,7 +56,7 @@ async def test_reply_streams_with_marks_and_figures(ride: Any, size: tuple[int, 
     async with ride(answer(text, "PA", pause=0.02), size=size) as chat:
         await chat.ask("go")
         views = list(chat.chat.query(Settled))
-        assert [view.piece.form for view in views] == ["heading", "paragraph", "list", "fence"]
+        assert "".join(view.piece.text for view in views) == text
         leaves = [leaf for view in views for leaf in view.query("_Paragraph, _H1, Label")]
         ground = chat.app.palette.ground
         assert ground is not None
@@ -183,6 +187,21 @@ async def test_killed_engine_keeps_the_text_and_comes_back(ride: Any) -> None:
         assert [message.content for message in chat.session.chat.messages()][:2] == ["go", kept]
 
 
+async def test_second_stop_ends_an_engine_that_does_not_answer(ride: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outrider.app.chat.session._DEAF", 0.05)
+    async with ride(SLOW) as chat:
+        await chat.type("go")
+        await writing(chat)
+        os.kill(chat.session.client.pid, signal.SIGSTOP)
+        await chat.pilot.press("escape")
+        assert chat.session.state is State.STOPPING and "stopping" in chat.status
+        await asyncio.sleep(0.1)
+        await chat.pilot.press("escape")
+        await chat.until(lambda: chat.cards)
+        await chat.ready()
+        assert last(chat).end is End.INTERRUPTED and last(chat).begun
+
+
 async def test_engine_that_dies_between_replies_comes_back(ride: Any) -> None:
     async with ride(answer("Yes.\n")) as chat:
         os.kill(chat.session.client.pid, signal.SIGTERM)
@@ -244,7 +263,7 @@ async def test_notice_is_a_line(ride: Any) -> None:
 
 async def test_messages_wait_until_the_engine_is_ready(ride: Any) -> None:
     async with ride(answer("First.\n"), answer("Second.\n"), load=loading(0.6), ready=False) as chat:
-        await chat.until(lambda: "reading weights 43%" in chat.status)
+        await chat.until(lambda: "loading · reading weights 43%" in chat.status)
         await chat.type("one")
         await chat.type("two")
         await chat.pilot.pause()
@@ -321,6 +340,34 @@ async def test_follows_the_end_unless_scrolled_up(ride: Any) -> None:
         await chat.until(lambda: len(last(chat).runs) > size + 150)
         assert transcript.scroll_y == transcript.max_scroll_y
         await chat.pilot.press("escape")
+        await chat.ready()
+
+
+async def test_far_replies_are_given_up_and_come_back(ride: Any) -> None:
+    texts = [f"# Reply {n}\n\n" + "\n\n".join(f"paragraph {n}.{m}" for m in range(18)) + "\n" for n in range(5)]
+    async with ride(*(answer(text, "PA") for text in texts)) as chat:
+        for n in range(5):
+            await chat.ask(f"question {n}")
+        views = list(chat.chat.query(ReplyView))
+        await chat.until(lambda: views[0].frozen)
+        assert not views[0].query(Settled) and views[-1].query(Settled)
+        heights = [view.outer_size.height for view in views]
+        await chat.pilot.press("ctrl+home")
+        await chat.until(lambda: not views[0].frozen and views[-1].frozen and "paragraph 0.0" in chat.screen())
+        assert "question 0" in chat.screen() and chat.chat.transcript.scroll_y == 0
+        assert [view.outer_size.height for view in views] == heights
+        await chat.pilot.press("ctrl+end")
+        await chat.until(lambda: not views[-1].frozen and "paragraph 4.17" in chat.screen())
+
+
+async def test_prompt_progress_is_shown(ride: Any) -> None:
+    frame = {"type": "Progress", "request": 0, "phase": "prompt", "done": 512, "total": 2048, "unit": "tokens"}
+    lines = [{"on": "generate", "at": 0.0, "frame": frame}, *answer("Done.\n")]
+    lines[1]["at"] = 0.5
+    lines[-1]["at"] = 0.5
+    async with ride(lines) as chat:
+        await chat.type("long one")
+        await chat.until(lambda: "thinking… · prompt 25%" in chat.status)
         await chat.ready()
 
 

@@ -127,6 +127,9 @@ async def test_copy_by_key_command_and_on_a_focused_reply(ride: Any) -> None:
         assert chat.chat.focused is chat.chat.prompt
         await chat.type("/copy")
         assert chat.app.clipboard == second
+        replies[0].focus()
+        await chat.pilot.press("h", "i", "c")
+        assert chat.chat.focused is chat.chat.prompt and chat.chat.prompt.text == "hic"
 
 
 async def test_ctrl_c_stops_then_clears_then_quits(ride: Any) -> None:

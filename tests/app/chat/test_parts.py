@@ -10,7 +10,7 @@ import pytest
 from textual.color import Color
 
 from outrider.app.chat.clean import harmless
-from outrider.app.chat.frames import SHARE, TICK, Frames
+from outrider.app.chat.frames import REMOTE_TICK, SHARE, TICK, Frames
 from outrider.app.chat.marks import Runs, project
 from outrider.app.chat.meter import Meter, main_drafter, mean_per_pass, size, speed, summary
 from outrider.app.chat.palette import CONTRAST, Palette, contrast, tint
@@ -18,6 +18,7 @@ from outrider.app.chat.sampling import changed_sampling, describe
 from outrider.app.chat.status import progress_words
 from outrider.app.chat.talk import Chat, End, Reply, Turn
 from outrider.app.chat.themes import DARK, LIGHT, first_theme
+from outrider.app.chat.transcript import shortened
 from outrider.core.protocol import Progress, Report, Sampling, Speedup, Step, Timing, Token
 
 
@@ -80,6 +81,12 @@ def test_harmless_keeps_offsets_and_ordinary_text() -> None:
         assert len(shown) == 3
         if chr(code) not in "\n\t":
             assert shown[1] != chr(code) and (shown[1].isprintable() or shown[1] == "\ufffd")
+
+
+def test_a_long_paste_is_shown_in_part() -> None:
+    assert shortened("a\nb") == "a\nb"
+    assert shortened("x" * 5000) == "x" * 2000 + "…\n(3,000 more characters)"
+    assert shortened("l\n" * 100).count("\n") == 24
 
 
 # ---------------------------------------------------------------------------------------------------- runs
@@ -193,10 +200,10 @@ def test_summary_says_what_a_reader_wants() -> None:
 
 
 def test_progress_is_put_in_words() -> None:
-    assert progress_words(None) == ""
-    assert progress_words(Progress(request=1, phase="weights", done=43, total=100)) == "loading · weights 43%"
-    assert progress_words(Progress(request=1, phase="weights", done=5e6, unit="bytes")) == "loading · weights 5.0 MB"
-    assert progress_words(Progress(request=1, phase="warm-up")) == "loading · warm-up"
+    assert progress_words(Progress(request=1, phase="weights", done=43, total=100)) == "weights 43%"
+    assert progress_words(Progress(request=1, phase="weights", done=5e6, unit="bytes")) == "weights 5.0 MB"
+    assert progress_words(Progress(request=1, phase="prompt", done=7, unit="tokens")) == "prompt 7 tokens"
+    assert progress_words(Progress(request=1, phase="warm-up")) == "warm-up"
 
 
 # ---------------------------------------------------------------------------------------------------- sampling
@@ -247,7 +254,8 @@ def test_first_theme_follows_the_terminal(monkeypatch: pytest.MonkeyPatch) -> No
 # ---------------------------------------------------------------------------------------------------- frames
 
 
-async def test_frames_paint_once_for_many_wakes() -> None:
+async def test_frames_paint_once_for_many_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_TTY", raising=False)
     painted = 0
 
     async def paint() -> None:
@@ -266,6 +274,7 @@ async def test_frames_paint_once_for_many_wakes() -> None:
 
 
 async def test_frames_leave_time_after_a_costly_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_TTY", "/dev/pts/1")
     waits: list[float] = []
     clock = iter([0.0, 0.05, 1.0, 1.001])
 
@@ -290,4 +299,4 @@ async def test_frames_leave_time_after_a_costly_one(monkeypatch: pytest.MonkeyPa
     frames.wake()
     with pytest.raises(asyncio.CancelledError):
         await frames.run()
-    assert waits == [pytest.approx(SHARE * 0.05), TICK]
+    assert waits == [pytest.approx(SHARE * 0.05), REMOTE_TICK]

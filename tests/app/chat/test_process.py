@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
-import resource
+import re
 import select
-import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -70,12 +72,27 @@ def test_needs_a_terminal() -> None:
 class Terminal:
     """A chat in a pseudo-terminal."""
 
-    def __init__(self, folder: Path) -> None:
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.environ.update(TERM="xterm-256color", OUTRIDER_HOME=str(folder / "home"))
-            os.execv(sys.executable, [sys.executable, "-W", "error", "-c", CHAT, str(trace(folder))])
+    def __init__(self, folder: Path, program: str = CHAT) -> None:
+        self.fd, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", program, str(trace(folder))],
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+            env=os.environ | {"TERM": "xterm-256color", "OUTRIDER_HOME": str(folder / "home")},
+        )
+        os.close(inner)
         self.seen = b""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.fd)
 
     def until(self, words: bytes, patience: float = 15.0) -> None:
         """Read until these bytes have come."""
@@ -94,7 +111,8 @@ class Terminal:
 
     def engine(self) -> int:
         """Process id of the engine, a child of the chat."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children")
         deadline = time.monotonic() + 10
         while not (found := children.read_text().split()):
             assert time.monotonic() < deadline
@@ -117,46 +135,49 @@ def gone(pid: int, patience: float = 10.0) -> bool:
 
 
 def test_quit_leaves_the_terminal_clean_and_no_engine(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path)
-    terminal.until(b"ready")
-    engine = terminal.engine()
-    terminal.type(b"hi\r")
-    terminal.until(b"accepted" if b"accepted" in terminal.seen else b"prompt_lookup")
-    terminal.type(b"\x11")
-    terminal.until(b"code 0 left cleanly")
-    _, status = os.waitpid(terminal.pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert b"\x1b[?1049l" in terminal.seen and b"\x1b[?25h" in terminal.seen  # main screen, cursor
-    assert terminal.seen.rindex(b"\x1b[?1049l") > terminal.seen.rindex(b"\x1b[?1049h")
-    assert gone(engine)
+    with Terminal(tmp_path) as terminal:
+        terminal.until(b"ready")
+        engine = terminal.engine()
+        terminal.type(b"hi\r")
+        terminal.until(b"prompt_lookup")
+        terminal.type(b"\x11")
+        terminal.until(b"code 0 left cleanly")
+        assert terminal.process.wait(10) == 0
+        assert b"\x1b[?25h" in terminal.seen  # the cursor
+        assert terminal.seen.rindex(b"\x1b[?1049l") > terminal.seen.rindex(b"\x1b[?1049h")  # the main screen
+        assert gone(engine)
+
+
+def test_being_told_to_end_leaves_the_terminal_clean_too(tmp_path: Path) -> None:
+    with Terminal(tmp_path) as terminal:
+        terminal.until(b"ready")
+        engine = terminal.engine()
+        terminal.process.terminate()
+        terminal.until(b"left cleanly")
+        assert terminal.process.wait(10) == 0
+        assert b"\x1b[?1049l" in terminal.seen and gone(engine)
 
 
 def test_engine_does_not_outlive_a_killed_chat(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path)
-    terminal.until(b"ready")
-    engine = terminal.engine()
-    os.kill(terminal.pid, signal.SIGKILL)
-    os.waitpid(terminal.pid, 0)
-    assert gone(engine)
+    with Terminal(tmp_path) as terminal:
+        terminal.until(b"ready")
+        engine = terminal.engine()
+        terminal.process.kill()
+        assert gone(engine)
 
 
 def test_prompt_is_there_soon(tmp_path: Path) -> None:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    program = CHAT.replace("code = run_chat", "from outrider.app.chat.screen import ChatScreen\n").replace(
-        "(ChatOptions(command=command))",
-        "ChatScreen._set_off = lambda self: self.app.exit()\ncode = run_chat(ChatOptions(command=command))",
+    measure = (
+        "import resource\n"
+        "from outrider.app.chat.screen import ChatScreen\n"
+        "def painted(screen):\n"
+        "    used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "    screen.app.exit()\n"
+        "    screen.cost = used.ru_utime + used.ru_stime\n"
+        "    print('cost', screen.cost, file=sys.__stdout__)\n"
+        "ChatScreen._set_off = painted\n"
     )
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.environ.update(TERM="xterm-256color", OUTRIDER_HOME=str(tmp_path))
-        os.execv(sys.executable, [sys.executable, "-c", program, "none"])
-    while True:
-        try:
-            if not os.read(fd, 1 << 16):
-                break
-        except OSError:
-            break
-    _, status, used = os.wait4(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert used.ru_utime + used.ru_stime < 0.7
-    assert before is not None
+    with Terminal(tmp_path, CHAT.replace("code = ", measure + "code = ")) as terminal:
+        terminal.until(b"left cleanly")
+    (cost,) = re.findall(rb"cost ([0-9.]+)", terminal.seen)
+    assert float(cost) < 0.7

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 from collections.abc import Iterable
 from importlib.resources import as_file, files
 
@@ -65,6 +67,8 @@ class ChatApp(App[None]):
         return asyncio.run(self._ride())
 
     async def _ride(self) -> int:
+        with contextlib.suppress(NotImplementedError):  # not on every system
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         try:
             await self.run_async()
         finally:

@@ -169,6 +169,7 @@ class Scanner:
         for line in lines:
             self._take(line + "\n")
         self._bound()
+        self._foresee_item()
         done, self._done = self._done, []
         return done
 
@@ -229,6 +230,15 @@ class Scanner:
                 sure = len(last) >= _SURE
             elif last:
                 self._lines.append(last)
+
+    def _foresee_item(self) -> None:
+        """Settle a list item as soon as the next one has begun, before its line is complete."""
+        if self._form != "list" or not self._lines or self._item is None:
+            return
+        item = _item(self._open)
+        begins = item is not None and item.indent < min(self._item.content, 4) and item.marker == self._item.marker
+        if begins and any(sign.isalnum() for sign in self._open.lstrip(" 0123456789.)-+*")):
+            self._settle(ends=False)
 
     # ------------------------------------------------------------------------------------------------ lines
 
@@ -386,12 +396,19 @@ class Scanner:
 
 
 def coalesce(pieces: list[Piece]) -> list[Piece]:
-    """Neighbouring items of one list as one piece: fewer widgets when many settle at once."""
+    """Neighbours that render alike as one piece: fewer widgets when many settle at once."""
     merged: list[Piece] = []
     for piece in pieces:
         last = merged[-1] if merged else None
-        if last and piece.joins and piece.form == last.form == "list":
-            merged[-1] = replace(last, text=last.text + piece.text, goes_on=piece.goes_on)
+        if last is not None and _mergeable(last, piece):
+            shown = last.shown or piece.shown
+            merged[-1] = replace(last, text=last.text + piece.text, form=piece.form, goes_on=piece.goes_on, shown=shown)
         else:
             merged.append(piece)
     return merged
+
+
+def _mergeable(last: Piece, piece: Piece) -> bool:
+    if piece.joins:
+        return piece.form == last.form == "list"
+    return not (last.goes_on or last.head or piece.goes_on) and last.number is None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 
 TICK = 0.033  # seconds between frames at best
+REMOTE_TICK = 0.1  # the same where every frame travels over a network
 SHARE = 3  # a frame waits this many times what the last one cost
 
 
@@ -14,6 +16,7 @@ class Frames:
     """Calls `paint` soon after `wake`, however often it is woken, and never more often than a tick."""
 
     def __init__(self, paint: Callable[[], Awaitable[None]], settle: Callable[[], Awaitable[None]]) -> None:
+        self._tick = REMOTE_TICK if os.environ.get("SSH_TTY") else TICK
         self._paint = paint
         self._settle = settle
         self._woken = asyncio.Event()
@@ -33,4 +36,4 @@ class Frames:
             await self._settle()
             cost = time.thread_time() - begun
             self.costs = [*self.costs[-99:], cost]
-            await asyncio.sleep(max(TICK, SHARE * cost))
+            await asyncio.sleep(max(self._tick, SHARE * cost))

@@ -23,6 +23,7 @@ class Prompt(TextArea):
         super().__init__(
             placeholder=placeholder, compact=True, highlight_cursor_line=False, show_line_numbers=False, id="prompt"
         )
+        self.cursor_blink = False
         self._history: list[str] = []
         self._place = 0  # in the history; its length = the draft
         self._draft = ""

@@ -91,7 +91,7 @@ class ReplyView(VerticalGroup, can_focus=True):
 
     async def _mount(self, pieces: list[Piece]) -> None:
         views = [Settled(piece, self.reply.runs, self._palette) for piece in coalesce(pieces) if piece.shown]
-        if views:
+        if views and self.is_attached:  # a new chat may have taken it away meanwhile
             await self.mount_all(views, before=self._tail)
 
     async def _finish(self) -> None:

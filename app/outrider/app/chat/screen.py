@@ -9,7 +9,7 @@ from time import monotonic
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
-from textual.events import Resize
+from textual.events import Key, Resize
 from textual.geometry import Spacing
 from textual.screen import Screen
 from textual.widgets import Static
@@ -27,6 +27,7 @@ from outrider.app.chat.themes import DARK, LIGHT
 from outrider.app.chat.transcript import Transcript, side_space
 
 _TWICE = 2.0  # seconds between two presses that quit
+_MESSAGE_KEYS = {key for action in ACTIONS for key in action.on_message}
 _LATER = ("outrider.app.chat.reply", "pygments.lexers", "textual.command")  # loaded behind the first paint
 
 
@@ -81,6 +82,15 @@ class ChatScreen(Screen[None]):
         self.transcript.styles.padding = Spacing(1, sides - 1, 0, sides)  # its scrollbar takes a cell
         self.query_one("#prompt-row").styles.padding = Spacing(0, sides, 0, sides)
         self.status.styles.padding = Spacing(0, sides + 1, 0, sides + 1)
+
+    def on_key(self, event: Key) -> None:
+        """Whoever types while a reply has the focus means the prompt."""
+        if event.key in _MESSAGE_KEYS or self.focused is self.prompt:
+            return
+        if event.is_printable and event.character:
+            event.stop()
+            self.prompt.focus()
+            self.prompt.insert(event.character)
 
     def on_transcript_scrolled(self) -> None:
         """Other replies are near the window now."""

@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
+from time import monotonic
 from typing import Any, Protocol
 
 import msgspec
@@ -21,6 +22,7 @@ from outrider.app.client import EngineClient, EngineDied, EngineError
 from outrider.core import protocol
 from outrider.core.protocol import DrafterChoice
 
+_DEAF = 3.0  # seconds after a stop without an answer, after which a second stop ends the engine
 _RESTARTS = 3  # in a row without a finished reply; then the user decides
 
 
@@ -103,6 +105,7 @@ class Session:
         self._request: int | None = None
         self._resting = options.drafter if options.drafter.name != "none" else DrafterChoice()
         self._restarts = 0
+        self._stopped_at = 0.0
 
     # ------------------------------------------------------------------------------------------------ the engine
 
@@ -185,7 +188,10 @@ class Session:
         if self.state is not State.STOPPING:
             with contextlib.suppress(EngineError):
                 self.client.send(protocol.Cancel(id=self.client.number(), request=self._request))
+            self._stopped_at = monotonic()
             self._enter(State.STOPPING)
+        elif monotonic() - self._stopped_at > _DEAF:
+            self.client.kill()
         return True
 
     def new_chat(self) -> None:
@@ -225,7 +231,7 @@ class Session:
             self.view.complain(
                 Problem("The engine refused" if error.usage else "That failed", error.message, error.hint)
             )
-        self._request = self.current = None
+        self._request = self.current = self.progress = None
         if self.state in BUSY:
             self._enter(State.READY)
         if turn.reply.end in (End.WHOLE, End.LENGTH):
@@ -236,8 +242,12 @@ class Session:
         if isinstance(event, protocol.Step):
             reply.take(event)
             if self.state is State.THINKING:
+                self.progress = None
                 self._enter(State.WRITING)
             self.view.reply_grew(turn)
+        elif isinstance(event, protocol.Progress):
+            self.progress = event
+            self.view.status_changed()
         elif isinstance(event, protocol.Done):
             reply.finish(event.finish, event.report)
         elif isinstance(event, protocol.Notice):
@@ -292,7 +302,8 @@ class Session:
 
     async def _tell_engine(self, choice: DrafterChoice, before: DrafterChoice) -> None:
         try:
-            await self.client.ask(protocol.SetDrafter(id=self.client.number(), drafter=choice))
+            request = protocol.SetDrafter(id=self.client.number(), drafter=choice)
+            await self.client.ask(request, self._on_loading)
         except EngineDied:
             return
         except EngineError as error:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from outrider.app.chat.frames import Frames
 from outrider.app.chat.session import Problem, Session
 from outrider.app.chat.status import StatusLine, chips
-from outrider.app.chat.talk import Turn
+from outrider.app.chat.talk import End, Turn
 from outrider.app.chat.transcript import Card, Note, Transcript
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _FLASH = 3.0  # seconds
 _COVERED = 0.25  # seconds
+_UNSEEN = 0.5  # seconds between paints of a reply that is scrolled out of sight
 
 
 class Stage:
@@ -38,6 +40,7 @@ class Stage:
         self._flash: Timer | None = None
         self._introduced = False
         self._tidy = False
+        self._painted_at = 0.0
 
     def attach(self, session: Session) -> None:
         """Begin to paint for this session."""
@@ -107,13 +110,18 @@ class Stage:
         if self.session.loaded and not self._introduced:
             self._introduced = True
             self._transcript.introduce(self.session.loaded.title)
-        for turn, view in list(self.live.items()):
-            await view.paint()
-            if view.finished:
-                self.live.pop(turn, None)
         if self._tidy:
             self._tidy = False
             await self._transcript.tidy()
+        unseen = not self._transcript.sees_end() and monotonic() - self._painted_at < _UNSEEN
+        for turn, view in list(self.live.items()):
+            if unseen and turn.reply is not None and turn.reply.end is End.NOT_YET:
+                continue
+            self._painted_at = monotonic()
+            await view.paint()
+            if view.finished:
+                self.live.pop(turn, None)
+                self.scrolled()
 
     async def _painted(self) -> None:
         done = asyncio.Event()

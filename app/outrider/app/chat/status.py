@@ -8,6 +8,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from outrider.app.chat.actions import ACTIONS
+from outrider.app.chat.clean import harmless
 from outrider.app.chat.meter import mean_per_pass, size, speed
 from outrider.app.chat.session import BUSY, Session, State
 from outrider.core.protocol import Progress
@@ -24,15 +25,26 @@ class Chip:
     style: str = ""
 
 
-def progress_words(progress: Progress | None) -> str:
-    """`loading · weights 43%`, or bytes where the total is not known."""
-    if progress is None:
-        return ""
-    words = f"loading · {progress.phase}"
+def one_line(text: str) -> str:
+    """Words from elsewhere, safe for a single line."""
+    return harmless(" ".join(text.split()))
+
+
+def progress_words(progress: Progress) -> str:
+    """`weights 43%`, or bytes where the total is not known."""
     if progress.total > 0:
-        words += f" {min(100.0, 100 * progress.done / progress.total):.0f}%"
-    elif progress.done > 0:
-        words += f" {size(progress.done)}" if progress.unit == "bytes" else f" {progress.done:.0f} {progress.unit}".rstrip()
+        return f"{progress.phase} {min(100.0, 100 * progress.done / progress.total):.0f}%"
+    if progress.done > 0:
+        amount = size(progress.done) if progress.unit == "bytes" else f"{progress.done:.0f} {progress.unit}".rstrip()
+        return f"{progress.phase} {amount}"
+    return progress.phase
+
+
+def state_words(session: Session) -> str:
+    """`ready`, `loading · weights 43%` and the like."""
+    words = session.state.value
+    if session.progress is not None and session.state in (State.LOADING, State.THINKING):
+        words += _GAP + progress_words(session.progress)
     return words
 
 
@@ -73,17 +85,23 @@ def figures(session: Session) -> list[Chip]:
 def chips(session: Session) -> list[Chip]:
     """Everything the line says, from left to right."""
     state = session.state
-    words, style = state.value, "$text-muted"
+    style = "$text-muted"
     if state in (State.STARTING, State.LOADING):
-        words, style = progress_words(session.progress) or words, "$text-warning"
+        style = "$text-warning"
     elif state in (State.DIED, State.FAILED):
         style = "bold $text-error"
     elif state in BUSY:
         style = "$text-primary"
     model = session.loaded.title or session.loaded.model if session.loaded else session.options.model.model
-    model = model if len(model) <= 40 else "…" + model[-39:]
+    model = one_line(model if len(model) <= 40 else "…" + model[-39:])
     waiting = [Chip(f"{len(session.queue)} waiting", 5)] if session.queue and state in BUSY else []
-    return [Chip(words, 9, style), Chip(model, 1, "bold"), Chip(drafter_words(session), 6), *figures(session), *waiting]
+    return [
+        Chip(one_line(state_words(session)), 9, style),
+        Chip(model, 1, "bold"),
+        Chip(one_line(drafter_words(session)), 6),
+        *figures(session),
+        *waiting,
+    ]
 
 
 def hints() -> list[tuple[str, str]]:
@@ -116,7 +134,7 @@ class StatusLine(Widget):
 
     def flash(self, text: str) -> None:
         """Show a line over the chips until `unflash`."""
-        self._flash = text
+        self._flash = one_line(text)
         self.refresh()
 
     def unflash(self) -> None:

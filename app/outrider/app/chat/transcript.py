@@ -18,6 +18,7 @@ from outrider.app.chat.talk import Turn
 if TYPE_CHECKING:
     from outrider.app.chat.reply import ReplyView
 
+_SHOWN, _SHOWN_LINES = 2000, 24  # characters and lines of a message of the user
 _NEAR = 2  # heights of the window within which replies are kept rendered
 COLUMN = 100  # cells of text at most
 _EXAMPLE = "Explain how a rainbow forms, as a short list."
@@ -28,11 +29,19 @@ def side_space(width: int) -> int:
     return max(1, (width - COLUMN) // 2)
 
 
+def shortened(text: str) -> str:
+    """A long paste cut to what one wants to see of it again."""
+    lines = text.split("\n")
+    kept = "\n".join(lines[:_SHOWN_LINES])[:_SHOWN]
+    left = len(text) - len(kept)
+    return kept if not left else f"{kept}…\n({left:,} more characters)"
+
+
 class UserMessage(Static):
-    """What the user wrote, exactly; dimmed while it waits, struck when it was refused."""
+    """What the user wrote; dimmed while it waits and when it was refused."""
 
     def __init__(self, turn: Turn) -> None:
-        super().__init__(harmless(turn.text), markup=False, classes="user")
+        super().__init__(harmless(shortened(turn.text)), markup=False, classes="user")
         self.turn = turn
 
 
@@ -101,6 +110,10 @@ class Transcript(VerticalScroll, can_focus=False):
         """What is near the window may have changed."""
         super().watch_scroll_y(old_value, new_value)
         self.post_message(self.Scrolled())
+
+    def sees_end(self) -> bool:
+        """Whether the newest lines are in the window."""
+        return self.scroll_y >= self.max_scroll_y - self.size.height
 
     async def tidy(self) -> None:
         """Keep only those replies rendered that are near the window."""
