@@ -12,7 +12,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,15 @@ import toys
 from outrider.core.answer import Conversation
 from outrider.core.noise import Noise
 from outrider.core.sample import Sampler, Settings
-from outrider.core.target.cache import Cache
-from outrider.core.target.decoder import Decoder, Layer, Weights
+from outrider.core.target.attention import Attention
+from outrider.core.target.decoder import Block, Decoder, Weights
 from outrider.core.target.linear import Linear
+from outrider.core.target.load import tables
+from outrider.core.target.mlp import ACTIVATIONS, Dense
 from outrider.core.target.model import SLACK, TargetModel
-from outrider.core.target.rope import table
-from outrider.core.target.spec import RopeSpec, TargetSpec
+from outrider.core.target.norm import Norm
+from outrider.core.target.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
+from outrider.core.target.state import Cache
 from outrider.drafters.draft_model import Rider
 from outrider.drafters.prompt_lookup import Lookup
 
@@ -37,28 +39,27 @@ ROWS = (1, 2, 4, 8, 16)
 
 
 def moved(model: Decoder, device: torch.device, dtype: torch.dtype = torch.float32) -> Decoder:
-    """A decoder's copy on another device."""
+    """A toy decoder's copy on another device."""
 
-    def to(linear: Linear) -> Linear:
-        assert linear.weight is not None
-        return Linear(linear.weight.to(device, dtype))
+    def linear(some: Linear) -> Linear:
+        assert some.weight is not None
+        return Linear(some.weight.to(device, dtype))
 
-    w = model.weights
-    layers = tuple(
-        Layer(
-            layer.input_norm.to(device, dtype),
-            to(layer.qkv),
-            to(layer.out),
-            layer.mlp_norm.to(device, dtype),
-            to(layer.gate_up),
-            to(layer.down),
-        )
-        for layer in w.layers
-    )
-    tables = (w.cos.to(device, dtype), w.sin.to(device, dtype))
-    return Decoder(
-        model.spec, Weights(w.embedding.to(device, dtype), layers, w.norm.to(device, dtype), to(w.head), *tables)
-    )
+    def norm(some: Norm | None) -> Norm | None:
+        return some and Norm(some.width, None if some.weight is None else some.weight.to(device, dtype), some.eps)
+
+    blocks = []
+    for block in model.weights.blocks:
+        assert isinstance(block.mixer, Attention) and isinstance(block.channel, Dense)
+        attention = Attention(block.mixer.spec, linear(block.mixer.mix), linear(block.mixer.out))
+        dense = Dense(linear(block.channel.gate_up), linear(block.channel.down), block.channel.activation)
+        before, after = norm(block.before_mixer), norm(block.before_channel)
+        blocks.append(Block(attention, dense, block.source, before, None, after, None))
+    w, final = model.weights, norm(model.weights.norm)
+    assert final is not None
+    ropes = tables(model.spec, w.rows, dtype, device)
+    weights = Weights(w.embedding.to(device, dtype), tuple(blocks), final, linear(w.head), ropes, w.rows)
+    return Decoder(model.spec, weights)
 
 
 def toy_target(device: torch.device) -> TargetModel:
@@ -110,30 +111,29 @@ def random_decoder(size: str, context: int) -> Decoder:
         "toy": (2, 256, 4, 2, 64, 512, 1000),
     }
     layers, width, heads, kv, head, mlp, vocab = shapes[size]
-    spec = TargetSpec(
-        "llama", layers, width, heads, kv, head, mlp, vocab, 1e-5, RopeSpec(500_000.0, head), context, tied=False
-    )
+    mixer = AttentionSpec(heads, kv, head, RopeSpec(500_000.0, head), head**-0.5)
+    layer = LayerSpec(mixer, DenseSpec(mlp))
+    spec = TargetSpec("llama", width, vocab, context, 1e-5, (layer,) * layers, tied=False)
     kind: dict[str, Any] = {"device": DEVICE, "dtype": torch.bfloat16}
 
     def matrix(rows: int, columns: int) -> Linear:
         return Linear(torch.randn(rows, columns, **kind) * columns**-0.5)
 
-    blocks = tuple(
-        Layer(
-            torch.ones(width, **kind),
-            matrix((heads + 2 * kv) * head, width),
-            matrix(width, heads * head),
-            torch.ones(width, **kind),
-            matrix(2 * mlp, width),
-            matrix(width, mlp),
-        )
-        for _ in range(layers)
-    )
-    cos, sin = (t.to(DEVICE) for t in table(spec.rope, context, context, context + SLACK, torch.bfloat16))
-    read = sum(layer.qkv.nbytes + layer.out.nbytes + layer.gate_up.nbytes + layer.down.nbytes for layer in blocks)
-    head_linear = matrix(vocab, width)
-    weights = Weights(torch.randn(vocab, width, **kind), blocks, torch.ones(width, **kind), head_linear, cos, sin)
-    return Decoder(spec, replace(weights, nbytes=read + head_linear.nbytes))
+    def norm() -> Norm:
+        return Norm(width, torch.ones(width, **kind), 1e-5)
+
+    blocks = []
+    for index in range(layers):
+        attention = Attention(mixer, matrix((heads + 2 * kv) * head, width), matrix(width, heads * head))
+        dense = Dense(matrix(2 * mlp, width), matrix(width, mlp), ACTIVATIONS["silu"])
+        blocks.append(Block(attention, dense, index, norm(), None, norm(), None))
+    parts = [(b.mixer.mix, b.mixer.out, b.channel.gate_up, b.channel.down) for b in blocks]
+    final = matrix(vocab, width)
+    read = sum(linear.nbytes for four in parts for linear in four) + final.nbytes
+    rows = context + SLACK
+    ropes = tables(spec, rows, torch.bfloat16, DEVICE)
+    weights = Weights(torch.randn(vocab, width, **kind), tuple(blocks), norm(), final, ropes, rows, nbytes=read)
+    return Decoder(spec, weights)
 
 
 def timed(call: Callable[[], Any], count: int) -> float:

@@ -17,11 +17,14 @@ from outrider.core.policy import Policy
 from outrider.core.protocol import DrafterChoice, Report
 from outrider.core.registry import GuardedDrafter
 from outrider.core.sample import Settings
-from outrider.core.target.decoder import Decoder, Layer, Weights
+from outrider.core.target.attention import Attention
+from outrider.core.target.decoder import Block, Decoder, Weights
 from outrider.core.target.linear import Linear
+from outrider.core.target.load import tables
+from outrider.core.target.mlp import ACTIVATIONS, Dense
 from outrider.core.target.model import SLACK, TargetModel
-from outrider.core.target.rope import table
-from outrider.core.target.spec import RopeSpec, TargetSpec
+from outrider.core.target.norm import Norm
+from outrider.core.target.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
 
 GREEDY = Settings(temperature=0)
 SAMPLED = Settings(temperature=1.0, top_p=1.0)
@@ -29,20 +32,9 @@ SAMPLED = Settings(temperature=1.0, top_p=1.0)
 
 def spec(vocab: int = 48, layers: int = 2, context: int = 256) -> TargetSpec:
     """A llama of a few thousand weights."""
-    return TargetSpec(
-        family="llama",
-        layers=layers,
-        width=32,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
-        mlp_width=48,
-        vocab=vocab,
-        eps=1e-5,
-        rope=RopeSpec(10000.0, 8),
-        context=context,
-        tied=False,
-    )
+    mixer = AttentionSpec(heads=4, kv_heads=2, head_dim=8, rope=RopeSpec(10000.0, 8), scale=8**-0.5)
+    layer = LayerSpec(mixer, DenseSpec(48))
+    return TargetSpec("llama", 32, vocab, context, 1e-5, (layer,) * layers, tied=False)
 
 
 def decoder(seed: int = 0, vocab: int = 48, layers: int = 2, context: int = 256, sharp: float = 1.0) -> Decoder:
@@ -53,20 +45,26 @@ def decoder(seed: int = 0, vocab: int = 48, layers: int = 2, context: int = 256,
     def matrix(rows: int, columns: int) -> Tensor:
         return torch.randn(rows, columns, generator=g) / columns**0.5
 
-    blocks = tuple(
-        Layer(
-            input_norm=torch.rand(s.width, generator=g) + 0.5,
-            qkv=Linear(matrix((s.heads + 2 * s.kv_heads) * s.head_dim, s.width)),
-            out=Linear(matrix(s.width, s.heads * s.head_dim)),
-            mlp_norm=torch.rand(s.width, generator=g) + 0.5,
-            gate_up=Linear(matrix(2 * s.mlp_width, s.width)),
-            down=Linear(matrix(s.width, s.mlp_width)),
-        )
-        for _ in range(layers)
-    )
-    cos, sin = table(s.rope, context, context, context + SLACK, torch.float32)
+    def norm() -> Norm:
+        return Norm(s.width, torch.rand(s.width, generator=g) + 0.5, s.eps)
+
+    blocks = []
+    for index, layer in enumerate(s.layers):
+        mixer, channel = layer.mixer, layer.channel
+        assert isinstance(mixer, AttentionSpec) and isinstance(channel, DenseSpec)
+        before = norm()
+        mix = Linear(matrix((mixer.heads + 2 * mixer.kv_heads) * mixer.head_dim, s.width))
+        attention = Attention(mixer, mix, Linear(matrix(s.width, mixer.heads * mixer.head_dim)))
+        after = norm()
+        gate_up = Linear(matrix(2 * channel.width, s.width))
+        dense = Dense(gate_up, Linear(matrix(s.width, channel.width)), ACTIVATIONS["silu"])
+        blocks.append(Block(attention, dense, index, before, None, after, None))
+    rows = context + SLACK
     head = Linear(matrix(vocab, s.width) * 3 * sharp)
-    return Decoder(s, Weights(matrix(vocab, s.width) * 6, blocks, torch.ones(s.width), head, cos, sin))
+    embedding = matrix(vocab, s.width) * 6
+    final = Norm(s.width, torch.ones(s.width), s.eps)
+    cpu = torch.device("cpu")
+    return Decoder(s, Weights(embedding, tuple(blocks), final, head, tables(s, rows, torch.float32, cpu), rows))
 
 
 def target(seed: int = 0, vocab: int = 48, context: int = 256, layers: int = 2, sharp: float = 1.0) -> TargetModel:
@@ -346,16 +344,20 @@ def checkpoint(folder: Path, seed: int = 0, layers: int = 2, extra: Sequence[str
     vocab = 259 + len(extra)
     model = decoder(seed, vocab, layers, context)
     s, w = model.spec, model.weights
-    tensors = {"model.embed_tokens.weight": w.embedding, "model.norm.weight": w.norm}
-    assert w.head.weight is not None
+    assert w.head.weight is not None and w.norm.weight is not None
+    tensors = {"model.embed_tokens.weight": w.embedding, "model.norm.weight": w.norm.weight}
     tensors["lm_head.weight"] = w.head.weight
-    q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
-    for i, layer in enumerate(w.layers):
+    mixer, channel = s.layers[0].mixer, s.layers[0].channel
+    assert isinstance(mixer, AttentionSpec) and isinstance(channel, DenseSpec)
+    q, kv = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+    for i, block in enumerate(w.blocks):
         at = f"model.layers.{i}."
-        linears = (layer.qkv.weight, layer.out.weight, layer.gate_up.weight, layer.down.weight)
-        qkv, out, gate_up, down = (weight for weight in linears if weight is not None)
-        tensors[at + "input_layernorm.weight"] = layer.input_norm
-        tensors[at + "post_attention_layernorm.weight"] = layer.mlp_norm
+        assert isinstance(block.mixer, Attention) and isinstance(block.channel, Dense)
+        linears = (block.mixer.mix, block.mixer.out, block.channel.gate_up, block.channel.down)
+        qkv, out, gate_up, down = (linear.weight for linear in linears if linear.weight is not None)
+        for name, norm in (("input_layernorm", block.before_mixer), ("post_attention_layernorm", block.before_channel)):
+            assert norm is not None and norm.weight is not None
+            tensors[f"{at}{name}.weight"] = norm.weight
         for name, part in zip("qkv", qkv.split([q, kv, kv]), strict=True):
             tensors[f"{at}self_attn.{name}_proj.weight"] = part
         tensors[at + "self_attn.o_proj.weight"] = out
@@ -369,10 +371,10 @@ def checkpoint(folder: Path, seed: int = 0, layers: int = 2, extra: Sequence[str
         "vocab_size": vocab,
         "hidden_size": s.width,
         "num_hidden_layers": layers,
-        "num_attention_heads": s.heads,
-        "num_key_value_heads": s.kv_heads,
-        "head_dim": s.head_dim,
-        "intermediate_size": s.mlp_width,
+        "num_attention_heads": mixer.heads,
+        "num_key_value_heads": mixer.kv_heads,
+        "head_dim": mixer.head_dim,
+        "intermediate_size": channel.width,
         "rms_norm_eps": s.eps,
         "rope_theta": 10000.0,
         "max_position_embeddings": context,

@@ -49,13 +49,16 @@ class Conversation:
     drafters: dict[tuple[str, str | None], GuardedDrafter] = field(default_factory=dict)
 
     def reuse(self, ids: Sequence[int]) -> int:
-        """Cut target and drafters to the prefix shared with `ids`; at least one id is left to prefill. Its length."""
+        """Cut target and drafters to the prefix shared with `ids` (or less of it, where a state cannot be cut there).
+
+        At least one id is left to prefill. Returns the length kept.
+        """
         shared = 0
         for old, new in zip(self.tokens[: self.target.length], ids[:-1], strict=False):
             if old != new:
                 break
             shared += 1
-        self.target.commit(shared)
+        shared = self.target.rewind(shared)
         for drafter in self.drafters.values():
             drafter.rewind(shared)
         self.tokens = list(ids)
@@ -85,6 +88,7 @@ class Order:
     stop: tuple[str, ...] = ()
     limit: int | None = None
     detail: bool = False
+    stable: int = 0  # ids that the next turn's prompt will begin with too
     load_s: float = 0.0
     began: float = field(default_factory=time.perf_counter)
 
@@ -122,6 +126,7 @@ class Answer:
         drafter = self._choose(self._choice)
         if self._prefill(drafter, control):
             self._decode(drafter, control)
+            self.talk.target.keep()
         return self.report()
 
     # ------------------------------------------------------------------ prefill
@@ -136,10 +141,13 @@ class Answer:
             if control.cancelled():
                 self.emitter.close("cancelled")
                 return False
-            chunk = ids[at : at + CHUNK]
+            stop = self.order.stable if at < self.order.stable < at + CHUNK else at + CHUNK
+            chunk = ids[at:stop]
             result = talk.target.forward(chunk, last=True, states=states)
             at, logits = at + len(chunk), result.logits
             talk.target.commit(at)
+            if at == self.order.stable:
+                talk.target.keep()
             made = None
             if result.hidden is not None:  # a state belongs to the token behind it, so the last one waits
                 made = result.hidden[:-1] if carry is None else torch.cat((carry, result.hidden[:-1]))

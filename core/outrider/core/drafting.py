@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from typing import Self
 
+    import torch
     from torch import Tensor
 
 API = 1  # contract version; a method with another `api` is listed as incompatible and not used
@@ -128,6 +129,9 @@ class Target(Protocol):
     """All that a drafter may touch of the target."""
 
     info: ModelInfo
+    context: int  # tokens the session is opened with; a pass may reach 64 beyond
+    dtype: torch.dtype
+    device: torch.device
 
     def embed(self, ids: Tensor) -> Tensor:
         """[n] -> [n, d] with the target's own embedding scale."""

@@ -87,6 +87,7 @@ class Engine:
             stop=tuple(request.sampling.stop),
             limit=request.sampling.max_tokens,
             detail=request.detail,
+            stable=self.stable(model, request, ids),
             load_s=model.loaded.load_s if fresh else 0.0,
             began=began,
         )
@@ -111,6 +112,17 @@ class Engine:
         if not ids or (request.messages and not any(m.content.strip() for m in request.messages if m.role == "user")):
             raise UsageError("The prompt is empty.", "Give some text: outrider run 'Why is the sky blue?'")
         return ids
+
+    def stable(self, model: Model, request: Generate, ids: list[int]) -> int:
+        """How many of `ids` come before the generation prompt; 0 where states can be cut anywhere and nobody asks."""
+        template = model.tokenizer.template
+        if model.talk.target.cache.cut or template is None or not request.messages:
+            return 0
+        bare = model.tokenizer.encode(template.render(request.messages, add_generation_prompt=False))
+        shared = 0
+        while shared < min(len(bare), len(ids) - 1) and bare[shared] == ids[shared]:
+            shared += 1
+        return shared
 
     def drafter(
         self, model: Model, choice: DrafterChoice, report: Callable[[str], None]

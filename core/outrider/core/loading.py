@@ -20,7 +20,6 @@ from .target.decoder import Decoder
 from .target.families import read_spec
 from .target.load import choose_device, choose_dtype, load_decoder
 from .target.model import SLACK, TargetModel
-from .target.spec import TargetSpec
 from .text.tokenizer import Tokenizer
 from .weights.checkpoint import Checkpoint, info, open_checkpoint
 
@@ -146,7 +145,7 @@ def _loaded(
         model=choice.model,
         title=target.info.name,
         family=decoder.spec.family,
-        parameters=_parameters(decoder.spec),
+        parameters=decoder.weights.nbytes // decoder.dtype.itemsize,
         nbytes=decoder.weights.nbytes + target.cache.nbytes,
         dtype=str(decoder.dtype).removeprefix("torch."),
         device=str(decoder.device),
@@ -168,9 +167,3 @@ def _context(choice: ModelChoice, made_for: int) -> int:
             "Leave it out for a sensible size.",
         )
     return choice.context
-
-
-def _parameters(spec: TargetSpec) -> int:
-    attention = spec.width * spec.head_dim * (2 * spec.heads + 2 * spec.kv_heads)
-    layer = attention + 3 * spec.width * spec.mlp_width + 2 * spec.width
-    return spec.layers * layer + spec.vocab * spec.width * (1 if spec.tied else 2) + spec.width

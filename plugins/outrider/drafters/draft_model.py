@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from outrider.core.target.decoder import Decoder
 
 MOST = 32  # tokens of a draft
+SLACK = 64  # positions beyond the target's context that a draft may reach
 CHUNK = 512  # tokens of one catch-up pass
 
 
@@ -63,11 +64,10 @@ class DraftModel:
         from outrider.core.weights.checkpoint import open_checkpoint
 
         assert match.weights is not None
-        keys, _, _ = target.kv(0)
-        capacity = keys.shape[1]
+        capacity = target.context + SLACK
         checkpoint = open_checkpoint(Path(match.weights))
         try:
-            decoder = load_decoder(checkpoint, keys.dtype, keys.device, capacity)
+            decoder = load_decoder(checkpoint, target.dtype, target.device, capacity)
         finally:
             checkpoint.close()
         return Rider(decoder, capacity, target.info.vocab)
@@ -89,15 +89,15 @@ class Rider:
     def reset(self) -> None:
         """Forget the conversation."""
         self._seen.clear()
-        self._cache.commit(0)
+        self._cache.rewind(0)
 
     def advance(self, step: Step) -> None:
         """Nothing yet: `propose` compares its cache with what became true."""
 
     def rewind(self, length: int) -> None:
         """Only the first `length` ids are still true."""
-        del self._seen[length:]
-        self._cache.commit(len(self._seen))
+        if length < len(self._seen):
+            del self._seen[self._cache.rewind(length) :]
 
     def fork(self) -> Rider:
         """Same weights, empty cache; it catches up by itself."""

@@ -1,24 +1,24 @@
-"""The decoder: weights and one forward pass over them. It owns no conversation; K/V come in with each call.
+"""The decoder: a stack of blocks and one forward pass over them. It owns no conversation; states come in with each call.
 
-Letters: `S` new tokens, `V` vocabulary, `d` width, `H` query heads, `K` key/value heads, `G` = H / K, `h` head size,
-`C` visible cache rows.
+Letters: `S` new tokens, `V` vocabulary, `d` width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .cache import Cache, span
 from .linear import Linear
+from .mlp import Dense, Experts
+from .norm import Norm
 from .spec import TargetSpec
-
-FOLD_ROWS = 32  # up to here query groups are folded into rows, so that K and V are read once without expanding them
+from .state import Cache, State
+from .where import Tables, Where
 
 
 class Pass(NamedTuple):
@@ -28,16 +28,66 @@ class Pass(NamedTuple):
     hidden: Tensor | None  # [S, states asked for, d]
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """Weights of one layer, fused as the forward wants them."""
+class Mixer(Protocol):
+    """A token mixer."""
 
-    input_norm: Tensor  # [d]
-    qkv: Linear  # d -> (H + 2 K) h
-    out: Linear  # H h -> d
-    mlp_norm: Tensor  # [d]
-    gate_up: Linear  # d -> 2 mlp_width
-    down: Linear  # mlp_width -> d
+    def new_state(self, capacity: int, dtype: torch.dtype, device: torch.device) -> State | None:
+        """Its memory of a new conversation."""
+        ...
+
+    def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
+        """[S, d] -> [S, d], plus the residual if there is one."""
+        ...
+
+
+@dataclass(slots=True)
+class PerLayer:
+    """Gemma 4 E sizes: what a block adds from the extra embedding."""
+
+    gate: Linear  # d -> D
+    project: Linear  # D -> d
+    norm: Norm
+
+
+@dataclass(slots=True)
+class Beside:
+    """Gemma 4: experts beside the dense MLP, each branch with norms of its own."""
+
+    experts: Experts
+    before: Norm
+    after: Norm
+    after_dense: Norm
+
+
+@dataclass(slots=True)
+class Block:
+    """One layer: mixers with the norms around them."""
+
+    mixer: Mixer
+    channel: Dense | Experts
+    source: int  # whose state the mixer uses
+    before_mixer: Norm | None
+    after_mixer: Norm | None
+    before_channel: Norm | None
+    after_channel: Norm | None
+    beside: Beside | None = None
+    per_layer: PerLayer | None = None
+    scalar: Tensor | None = None  # []
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraEmbedding:
+    """Gemma 4 E sizes: one more embedding for every layer, mixed with a projection of the ordinary one."""
+
+    table: Tensor  # [V, L D]
+    project: Linear  # d -> L D
+    norm: Norm  # over D
+
+    def __call__(self, ids: Tensor, x: Tensor, layers: int) -> Tensor:
+        """[S, L, D] for the scaled embedding `x` [S, d]."""
+        rows = F.embedding(ids, self.table).view(ids.shape[0], layers, -1)
+        made = (self.project(x) * x.shape[-1] ** -0.5).view(rows.shape)
+        return (self.norm(made) + rows * rows.shape[-1] ** 0.5) * 2**-0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,112 +95,115 @@ class Weights:
     """Everything a decoder reads."""
 
     embedding: Tensor  # [V, d]
-    layers: tuple[Layer, ...]
-    norm: Tensor  # [d]
+    blocks: tuple[Block, ...]
+    norm: Norm
     head: Linear  # d -> V
-    cos: Tensor  # [C, h]
-    sin: Tensor  # [C, h], signed
+    tables: Tables
+    rows: int  # positions the tables reach
+    extra: ExtraEmbedding | None = None
+    embed_norm: Norm | None = None
     nbytes: int = 0
 
 
 class Decoder:
-    """Pre-norm transformer with grouped-query attention and a gated MLP."""
+    """Runs blocks over tokens."""
 
     def __init__(self, spec: TargetSpec, weights: Weights) -> None:
         self.spec = spec
         self.weights = weights
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
-        self._scale = spec.head_dim**-0.5
 
     def new_cache(self, capacity: int) -> Cache:
-        """An empty cache of this model for `capacity` tokens (at most the rope table's rows)."""
-        rows = self.weights.cos.shape[0]
-        if capacity > rows:
-            raise ValueError(f"capacity {capacity} exceeds the rope table of {rows}")
-        return Cache(self.spec, capacity, self.dtype, self.device)
+        """Empty states of this model for `capacity` tokens (at most the rope table's rows)."""
+        if capacity > self.weights.rows:
+            raise ValueError(f"capacity {capacity} exceeds the rope table of {self.weights.rows}")
+        blocks = self.weights.blocks
+        return Cache([block.mixer.new_state(capacity, self.dtype, self.device) for block in blocks], capacity)
+
+    def embed_raw(self, ids: Tensor) -> Tensor:
+        """[S] -> [S, d] rows of the table."""
+        return F.embedding(ids, self.weights.embedding)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """[S] -> [S, d]."""
-        return F.embedding(ids, self.weights.embedding)
+        """[S] -> [S, d] as the first block sees them."""
+        x = self.embed_raw(ids)
+        if self.spec.embed_scale != 1.0:
+            x = x * torch.tensor(self.spec.embed_scale, dtype=x.dtype, device=x.device)  # rounded to the weights' dtype
+        return x if self.weights.embed_norm is None else self.weights.embed_norm(x)
 
     def norm(self, hidden: Tensor) -> Tensor:
         """Final norm alone, [S, d] -> [S, d]."""
-        return F.rms_norm(hidden, (self.spec.width,), self.weights.norm, self.spec.eps)
+        return self.weights.norm(hidden)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """[S, d] -> [S, V], no norm."""
-        return self.weights.head(hidden)
+        """[S, d] -> [S, V] with the model's multiplier and cap, no norm."""
+        logits = self.weights.head(hidden)
+        if self.spec.logit_scale != 1.0:
+            logits = logits * self.spec.logit_scale
+        if self.spec.logit_cap is not None:
+            logits = torch.tanh(logits / self.spec.logit_cap) * self.spec.logit_cap
+        return logits
 
     @torch.inference_mode()
     def run(self, ids: Tensor, cache: Cache, *, last: bool = False, states: Sequence[int] = ()) -> Pass:
-        """One pass over `ids` [S] at `cache.length`; K/V are written there, the length is not moved.
+        """One pass over `ids` [S] at `cache.length`; states are written there, the length is not moved.
 
         `last`: logits of the last row only. `states`: numbers of the residuals to export (0 embedding … L before the norm).
         """
         kept: dict[int, Tensor] = {}
-        x = self._layers(ids, cache, cache.length, self.spec.layers, (states, kept))
+        x = self._blocks(ids, cache, cache.length, len(self.weights.blocks), (states, kept))
         hidden = torch.stack([kept[k] for k in states], 1) if states else None
         return Pass(self.head(self.norm(x[-1:] if last else x)), hidden)
 
     @torch.inference_mode()
     def early(self, ids: Tensor, cache: Cache, start: int, layers: int) -> Tensor:
-        """Residual [S, d] after the first `layers` layers for `ids` at `start`; their K/V are scratch."""
-        return self._layers(ids, cache, start, layers, ((), {}))
+        """Residual [S, d] after the first `layers` blocks for `ids` at `start`; what they write is scratch."""
+        return self._blocks(ids, cache, start, layers, ((), {}))
 
-    def _layers(
+    def _blocks(
         self, ids: Tensor, cache: Cache, start: int, count: int, keep: tuple[Sequence[int], dict[int, Tensor]]
     ) -> Tensor:
         states, kept = keep
         rows = ids.shape[0]
-        end = start + rows
-        if end > cache.capacity:
+        if start + rows > cache.capacity:
             raise ValueError(f"{rows} tokens at {start} exceed a cache of {cache.capacity}")
-        positions = torch.arange(start, end, device=self.device)  # [S]
-        cos = self.weights.cos[start:end, None]  # [S, 1, h]
-        sin = self.weights.sin[start:end, None]
-        end = span(end)
-        mask = self._mask(positions, end)
+        where = Where(start, rows, self.weights.tables, self.dtype, self.device)
         x = self.embed(ids)  # [S, d]
-        for index, layer in enumerate(self.weights.layers[:count]):
+        extra = self.weights.extra(ids, x, len(self.weights.blocks)) if self.weights.extra else None
+        for index, block in enumerate(self.weights.blocks[:count]):
             if index in states:
                 kept[index] = x
-            x = layer.out.plus(self._attention(index, layer, x, (cos, sin, positions, mask, end), cache), x)
-            x = layer.down.plus(self._mlp(layer, x), x)
+            x = self._block(block, x, where, cache.states[block.source])
+            if block.per_layer is not None and extra is not None:
+                p = block.per_layer
+                y = F.gelu(p.gate(x), approximate="tanh") * extra[:, index]
+                x = x + p.norm(p.project(y))
+            if block.scalar is not None:
+                x = x * block.scalar
         if count in states:
             kept[count] = x
         return x
 
-    def _mask(self, positions: Tensor, end: int) -> Tensor:
-        """Additive causal mask `[G S or S, C]`."""
-        rows = positions.shape[0]
-        hidden = torch.arange(end, device=self.device) > positions[:, None]  # [S, C]
-        mask = torch.zeros_like(hidden, dtype=self.dtype).masked_fill_(hidden, float("-inf"))
-        return mask.repeat(self.spec.groups, 1) if rows <= FOLD_ROWS else mask
+    def _block(self, block: Block, x: Tensor, where: Where, state: State | None) -> Tensor:
+        if self.spec.parallel:
+            y = _maybe(block.before_mixer, x)
+            return block.channel(y, block.mixer(y, where, state, x))
+        scale = self.spec.residual_scale
+        y = _maybe(block.before_mixer, x)
+        if block.after_mixer is None and scale == 1.0:
+            x = block.mixer(y, where, state, x)
+        else:
+            x = x + _maybe(block.after_mixer, block.mixer(y, where, state)) * scale
+        y = _maybe(block.before_channel, x)
+        if block.beside is not None:
+            beside = block.beside
+            y = beside.after_dense(block.channel(y)) + beside.after(beside.experts.routed(beside.before(x), x))
+            return x + _maybe(block.after_channel, y)
+        if block.after_channel is None and scale == 1.0:
+            return block.channel(y, x)
+        return x + _maybe(block.after_channel, block.channel(y)) * scale
 
-    # Both halves of a block return what goes into their output projection, which adds the residual itself.
 
-    def _attention(self, index: int, layer: Layer, x: Tensor, where: tuple, cache: Cache) -> Tensor:
-        cos, sin, positions, mask, end = where
-        spec, rows = self.spec, x.shape[0]
-        normed = F.rms_norm(x, (spec.width,), layer.input_norm, spec.eps)
-        qkv = layer.qkv(normed).view(rows, spec.heads + 2 * spec.kv_heads, spec.head_dim)  # [S, H + 2K, h]
-        roped = qkv[:, : spec.heads + spec.kv_heads]  # [S, H + K, h]
-        torch.addcmul(roped * cos, roped.roll(spec.head_dim // 2, -1), sin, out=roped)
-        cache.write(index, positions, qkv[:, spec.heads :])
-        keys, values = cache.read(index, end)  # [1, K, C, h]
-        q = qkv[:, : spec.heads]
-        if rows > FOLD_ROWS:
-            q = q.transpose(0, 1)[None]  # [1, H, S, h]
-            y = F.scaled_dot_product_attention(q, keys, values, mask, scale=self._scale, enable_gqa=True)
-            return y[0].transpose(0, 1).reshape(rows, -1)
-        q = q.view(rows, spec.kv_heads, spec.groups, spec.head_dim).permute(1, 2, 0, 3)  # [K, G, S, h]
-        q = q.reshape(1, spec.kv_heads, spec.groups * rows, spec.head_dim)
-        y = F.scaled_dot_product_attention(q, keys, values, mask, scale=self._scale)
-        y = y.view(spec.kv_heads, spec.groups, rows, spec.head_dim).permute(2, 0, 1, 3)  # [S, K, G, h]
-        return y.reshape(rows, -1)
-
-    def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
-        normed = F.rms_norm(x, (self.spec.width,), layer.mlp_norm, self.spec.eps)
-        gate, up = layer.gate_up(normed).chunk(2, -1)
-        return F.silu(gate).mul_(up)
+def _maybe(norm: Norm | None, x: Tensor) -> Tensor:
+    return x if norm is None else norm(x)

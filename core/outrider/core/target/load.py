@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from outrider.core.errors import ModelError, UsageError
+from outrider.core.errors import UsageError
 
 from . import rope
-from .decoder import Decoder, Layer, Weights
+from .build import Builder
+from .decoder import Decoder, Weights
 from .families import read_spec
-from .linear import Linear, packs
-from .spec import TargetSpec
+from .spec import AttentionSpec, LatentSpec, TargetSpec
+from .where import Tables
 
 if TYPE_CHECKING:
     from outrider.core.weights.checkpoint import Checkpoint
@@ -49,57 +49,6 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
 
 
-class _Reader:
-    """Reads tensors of one checkpoint with checks, in the dtype and on the device that the decoder wants."""
-
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
-        self._checkpoint, self._dtype, self._device = checkpoint, dtype, device
-        self._names = frozenset(checkpoint.names())
-        self.nbytes = 0
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._names
-
-    def tensor(self, name: str, *shape: int) -> Tensor:
-        if name not in self._names:
-            raise ModelError(f"{self._checkpoint.path.name} has no tensor {name}.", "Download the model again, whole.")
-        tensor = self._checkpoint.load(name, self._dtype)
-        if tuple(tensor.shape) != shape:
-            found = "x".join(map(str, tensor.shape))
-            raise ModelError(
-                f"{self._checkpoint.path.name}: {name} is {found}, the config says {'x'.join(map(str, shape))}.",
-                "The config belongs to another model; download both again.",
-            )
-        self.nbytes += tensor.nbytes
-        return tensor.to(self._device)
-
-    def linear(self, parts: list[tuple[str, int]], fan_in: int, bias: bool = False) -> Linear:
-        """One linear layer, `parts` (name, rows) stacked along the output."""
-        weight = torch.cat([self.tensor(f"{name}.weight", rows, fan_in) for name, rows in parts])
-        shift = torch.cat([self.tensor(f"{name}.bias", rows) for name, rows in parts]) if bias else None
-        return Linear(weight, shift, pack=packs(self._dtype, self._device))
-
-
-def _layer(read: _Reader, spec: TargetSpec, index: int) -> Layer:
-    at, width = f"model.layers.{index}.", spec.width
-    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    attention, mlp = at + "self_attn.", at + "mlp."
-    return Layer(
-        input_norm=read.tensor(at + "input_layernorm.weight", width),
-        qkv=read.linear(
-            [(attention + "q_proj", q), (attention + "k_proj", kv), (attention + "v_proj", kv)],
-            width,
-            spec.attention_bias,
-        ),
-        out=read.linear([(attention + "o_proj", width)], q, spec.output_bias),
-        mlp_norm=read.tensor(at + "post_attention_layernorm.weight", width),
-        gate_up=read.linear(
-            [(mlp + "gate_proj", spec.mlp_width), (mlp + "up_proj", spec.mlp_width)], width, spec.mlp_bias
-        ),
-        down=read.linear([(mlp + "down_proj", width)], spec.mlp_width, spec.mlp_bias),
-    )
-
-
 @torch.inference_mode()
 def load_decoder(
     checkpoint: Checkpoint,
@@ -113,26 +62,41 @@ def load_decoder(
     `progress` is called after each layer and may raise to stop.
     """
     spec = read_spec(checkpoint.config)
-    if spec.activation not in ("silu", "swish"):
-        raise ModelError(f"The activation {spec.activation!r} is not known.", "Take another checkpoint.")
-    read = _Reader(checkpoint, dtype, device)
+    build = Builder(checkpoint, spec, dtype, device)
     tell = progress or (lambda done, total: None)
-    embedding = read.tensor("model.embed_tokens.weight", spec.vocab, spec.width)
-    layers = []
-    for index in range(spec.layers):
-        layers.append(_layer(read, spec, index))
-        tell(index + 1, spec.layers + 1)
-    tied = "lm_head.weight" not in read
-    head = embedding if tied else read.tensor("lm_head.weight", spec.vocab, spec.width)
-    cos, sin = rope.table(spec.rope, spec.context, context, context, dtype)
+    total = len(spec.layers) + 1
+    embedding = build.embedding()
+    blocks = []
+    for index in range(len(spec.layers)):
+        blocks.append(build.block(index))
+        tell(index + 1, total)
     weights = Weights(
         embedding=embedding,
-        layers=tuple(layers),
-        norm=read.tensor("model.norm.weight", spec.width),
-        head=Linear(head, pack=packs(dtype, device)),
-        cos=cos.to(device),
-        sin=sin.to(device),
-        nbytes=read.nbytes,
+        blocks=tuple(blocks),
+        norm=build.final_norm(),
+        head=build.head(embedding),
+        tables=tables(spec, context, dtype, device),
+        rows=context,
+        extra=build.extra_embedding(),
+        embed_norm=build.plain_norm() if spec.embed_norm else None,
+        nbytes=build.nbytes,
     )
-    tell(spec.layers + 1, spec.layers + 1)
+    tell(total, total)
     return Decoder(spec, weights)
+
+
+def tables(spec: TargetSpec, rows: int, dtype: torch.dtype, device: torch.device) -> Tables:
+    """Rope tables of every kind of layer, `rows` positions long."""
+    made: Tables = {}
+    for layer in spec.layers:
+        mixer = layer.mixer
+        if isinstance(mixer, AttentionSpec) and mixer.rope is not None:
+            key = (mixer.rope, mixer.head_dim)
+        elif isinstance(mixer, LatentSpec):
+            key = (mixer.rope, mixer.rope_dim)
+        else:
+            continue
+        if key not in made:
+            cos, sin = rope.table(*key, spec.context, rows, dtype, rows)
+            made[key] = cos.to(device), sin.to(device)
+    return made

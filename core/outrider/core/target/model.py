@@ -1,4 +1,4 @@
-"""The target of one conversation: a decoder, its cache, and the seam that drafters may touch."""
+"""The target of one conversation: a decoder, its states, and the seam that drafters may touch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from torch import Tensor
 from outrider.core.drafting import ModelInfo
 
 from .decoder import Decoder, Pass
+from .state import Rows
 
 SLACK = 64  # cache rows beyond the context: no draft is wider
 
 
 class TargetModel:
-    """Implements `drafting.Target`. Ids come in as lists, the length is moved by `commit` alone."""
+    """Implements `drafting.Target`. Ids come in as lists, the length is moved by `commit` and `rewind` alone."""
 
     def __init__(self, decoder: Decoder, info: ModelInfo, context: int) -> None:
         self.decoder = decoder
         self.info = info
         self.context = context
+        self.dtype, self.device = decoder.dtype, decoder.device
         self.cache = decoder.new_cache(context + SLACK)
 
     @property
@@ -40,8 +42,16 @@ class TargetModel:
         return self.decoder.run(ids.to(self.decoder.device), self.cache, last=last, states=states)
 
     def commit(self, length: int) -> None:
-        """The first `length` tokens are true, forwards or backwards."""
+        """The first `length` tokens of what the last pass saw are true."""
         self.cache.commit(length)
+
+    def rewind(self, length: int) -> int:
+        """Back to `length`, or to the nearest earlier length whose state is known; returns which."""
+        return self.cache.rewind(length)
+
+    def keep(self) -> None:
+        """Remember the state at the committed length, for later rewinds; free where states can be cut."""
+        self.cache.keep()
 
     def embed(self, ids: Tensor) -> Tensor:
         """[n] -> [n, d] with the target's own scale."""
@@ -49,7 +59,7 @@ class TargetModel:
 
     def embed_raw(self, ids: Tensor) -> Tensor:
         """[n] -> [n, d] rows of the table."""
-        return self.decoder.embed(ids)
+        return self.decoder.embed_raw(ids)
 
     def norm(self, hidden: Tensor) -> Tensor:
         """The final norm alone."""
@@ -60,13 +70,19 @@ class TargetModel:
         return self.decoder.head(hidden)
 
     def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
-        """Residual [n, d] after the first layers; K/V written as scratch."""
+        """Residual [n, d] after the first layers; what they write is scratch."""
         return self.decoder.early(ids, self.cache, start, layers)
 
     def kv(self, layer: int) -> tuple[Tensor, Tensor, int]:
-        """Keys, values [K, C, h] of a layer and the committed length."""
-        keys, values = self.cache.read(layer, self.cache.capacity)
-        return keys[0], values[0], self.cache.length
+        """Keys, values [K, C, h] that a layer reads, and the committed length. Raises ValueError if it has none.
+
+        Where rope turns only a part of each head, its dims are in the order that `rope.order` describes.
+        """
+        state = self.cache.states[self.decoder.weights.blocks[layer].source]
+        if not isinstance(state, Rows):
+            raise ValueError(f"layer {layer} keeps no keys and values")
+        keys, values = (part.transpose(0, 1) for part in state.parts)
+        return keys, values, self.cache.length
 
     def capture(self, function: Callable[..., Tensor], *examples: Tensor) -> Callable[..., Tensor]:
         """Runs eagerly: the function itself."""

@@ -1,7 +1,7 @@
-"""Rotary position embedding: inverse frequencies of every published scaling, and the table the decoder reads.
+"""Rotary position embedding: inverse frequencies of every published scaling, and the table the mixers read.
 
-Letters: `r` rotated dims of a head, `S` positions. Sources: RoFormer (arXiv 2104.09864), YaRN (arXiv 2309.00071), and the
-published configs for the rest.
+Letters: `r` rotated dims of a head, `h` head size. Sources: RoFormer (arXiv 2104.09864), YaRN (arXiv 2309.00071), LongRoPE
+(arXiv 2402.13753), and the published configs for the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _llama3(base: Tensor, scaling: dict[str, Any]) -> Tensor:
 
 
 def _yarn(rope: RopeSpec, base: Tensor, context: int) -> tuple[Tensor, float]:
-    scaling, width = rope.scaling, rope.width
+    scaling, width = rope.settings, rope.width
     original = scaling.get("original_max_position_embeddings") or context
     factor = scaling.get("factor") or context / original
 
@@ -60,13 +60,35 @@ def _yarn_attention(scaling: dict[str, Any], factor: float) -> float:
     return scale(both[0]) / scale(both[1]) if both[0] and both[1] else scale(1.0)
 
 
+def _longrope(rope: RopeSpec, made_for: int, context: int) -> tuple[Tensor, float]:
+    """One of two lists of divisors, chosen once by the context the session is opened with."""
+    scaling = rope.settings
+    original = scaling.get("original_max_position_embeddings") or made_for
+    factor = scaling.get("factor") or made_for / original
+    name = "long_factor" if context > original else "short_factor"
+    attention = scaling.get("attention_factor")
+    if attention is None:
+        attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    exponents = torch.arange(0, rope.width, 2, dtype=torch.float32) / rope.width
+    return 1.0 / (torch.tensor(scaling[name], dtype=torch.float32) * rope.theta**exponents), attention
+
+
+def _proportional(rope: RopeSpec) -> Tensor:
+    """Gemma 4: a share of the pairs turns, with exponents over the whole head; the rest stand still."""
+    scaling = rope.settings
+    turning = int(scaling.get("partial_rotary_factor", 1.0) * rope.width / 2)
+    exponents = torch.arange(0, 2 * turning, 2, dtype=torch.float32) / rope.width
+    turned = 1.0 / rope.theta**exponents / scaling.get("factor", 1.0)
+    return torch.cat((turned, torch.zeros(rope.width // 2 - turning)))
+
+
 def inverse_frequencies(rope: RopeSpec, made_for: int, context: int) -> tuple[Tensor, float]:
     """`[r/2]` fp32 and the factor of cos and sin.
 
     `made_for`: positions in the config; `context`: tokens the session is opened with, which fixes the table of the
-    dynamic kind for good. Raises ModelError for an unknown kind.
+    dynamic and longrope kinds for good. Raises ModelError for an unknown kind.
     """
-    base, scaling = _default(rope), rope.scaling
+    base, scaling = _default(rope), rope.settings
     attention = 1.0
     if rope.divisors is not None:
         base = base / torch.tensor(rope.divisors, dtype=torch.float32)
@@ -80,15 +102,46 @@ def inverse_frequencies(rope: RopeSpec, made_for: int, context: int) -> tuple[Te
         base = _llama3(base, scaling)
     elif rope.kind == "yarn":
         base, attention = _yarn(rope, base, made_for)
+    elif rope.kind == "longrope":
+        base, attention = _longrope(rope, made_for, context)
+    elif rope.kind == "proportional":
+        base = _proportional(rope)
     elif rope.kind != "default":
         raise ModelError(f"Rope scaling {rope.kind!r} is not known.", "Take another checkpoint or open an issue.")
     return base, attention
 
 
-def table(rope: RopeSpec, made_for: int, context: int, rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and *signed* sin, each `[rows, r]` in `dtype`: rotating x is `x * cos + roll(x, r / 2) * sin`."""
+def table(
+    rope: RopeSpec, head_dim: int, made_for: int, rows: int, dtype: torch.dtype, context: int
+) -> tuple[Tensor, Tensor]:
+    """cos and *signed* sin, each `[rows, h]` in `dtype`: rotating x is `x * cos + roll(x, h / 2) * sin`.
+
+    Dims that do not turn have cos 1 and sin 0; `order` puts them where this table expects them.
+    """
     inverse, attention = inverse_frequencies(rope, made_for, context)
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     angles = torch.arange(rows, dtype=exact)[:, None] * inverse.to(exact)  # [rows, r/2]
-    cos, sin = angles.cos() * attention, angles.sin() * attention
+    still = (head_dim - rope.width) // 2
+    cos = torch.cat((angles.cos() * attention, torch.ones(rows, still, dtype=exact)), -1)
+    sin = torch.cat((angles.sin() * attention, torch.zeros(rows, still, dtype=exact)), -1)
     return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+
+
+def order(rope: RopeSpec, head_dim: int) -> Tensor | None:
+    """Which stored dim of a head goes where, [h], so that pairs lie h / 2 apart; None if they do already.
+
+    Scores do not change when queries and keys are reordered alike.
+    """
+    r = rope.width
+    if r == head_dim and not rope.interleaved:
+        return None
+    turning = torch.arange(r)
+    first, second = (turning[0::2], turning[1::2]) if rope.interleaved else turning.chunk(2)
+    still = torch.arange(r, head_dim)
+    half = still.shape[0] // 2
+    return torch.cat((first, still[:half], second, still[half:]))
+
+
+def rotate_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Turn `x` [S, H, h] in place; cos and signed sin are [S, 1, h]."""
+    torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin, out=x)

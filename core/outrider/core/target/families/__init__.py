@@ -8,25 +8,65 @@ from typing import Any
 from outrider.core.errors import ModelError
 from outrider.core.target.spec import TargetSpec
 
-from . import llama
+from . import experts, gemma, llama
 
-READERS: dict[str, Callable[[Mapping[str, Any]], TargetSpec]] = {
-    "llama": llama.read,
+Reader = Callable[[Mapping[str, Any]], TargetSpec]
+
+READERS: dict[str, Reader] = {
+    "llama": llama.llama,
+    "qwen2": llama.qwen2,
+    "qwen3": llama.qwen3,
+    "qwen3_moe": experts.qwen3_moe,
+    "qwen3_5": experts.qwen3_next,
+    "qwen3_5_moe": experts.qwen3_next,
+    "qwen3_next": experts.qwen3_next,
+    "gemma3": gemma.gemma3,
+    "gemma4": gemma.gemma4,
+    "gemma4_unified": gemma.gemma4,
+    "gpt_oss": experts.gpt_oss,
+    "mistral": llama.mistral,
+    "ministral3": llama.ministral3,
+    "smollm3": llama.smollm3,
+    "phi3": llama.phi3,
+    "glm4_moe_lite": experts.deepseek,
+    "deepseek_v3": experts.deepseek,
+    "glm4_moe": experts.glm4_moe,
+    "glm4": llama.glm4,
+    "muse_glimmer": gemma.muse_glimmer,
+    "granite": llama.granite,
+    "olmo2": llama.olmo,
+    "olmo3": llama.olmo,
+    "cohere2": llama.cohere2,
+    "lfm2": llama.lfm2,
 }
+
+
+def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The text settings of a config: multimodal checkpoints nest them, and may tie the head on either level."""
+    inner = config.get("text_config")
+    if not isinstance(inner, Mapping):
+        return dict(config)
+    tied = config.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
+    merged = dict(inner)
+    if tied is not None:
+        merged["tie_word_embeddings"] = tied
+    merged.setdefault("model_type", config.get("model_type"))
+    return merged
 
 
 def read_spec(config: Mapping[str, Any]) -> TargetSpec:
     """The spec of a checkpoint. Raises ModelError for an architecture that Outrider cannot run."""
-    kind = str(config.get("model_type", ""))
-    reader = READERS.get(kind)
+    text = text_config(config)
+    kind = str(text.get("model_type") or "")
+    reader = READERS.get(kind.removesuffix("_text"))
     if reader is None:
         raise ModelError(
             f"The architecture {kind or '(none given)'!r} is not known; known are: {', '.join(sorted(READERS))}.",
             "Take another checkpoint, or open an issue with the model's name and its config.json.",
         )
     try:
-        return reader(config)
+        return reader(text)
     except KeyError as error:
         raise ModelError(
-            f"The config of this {kind} checkpoint has no {error.args[0]!r}.", "Download it again, whole."
+            f"The config of this {kind} checkpoint has no usable {error.args[0]!r}.", "Download it again, whole."
         ) from error

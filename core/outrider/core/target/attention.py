@@ -1,0 +1,114 @@
+"""Grouped-query attention with every switch that a family needs.
+
+Letters: `S` tokens of the pass, `d` width, `H` query heads, `K` key/value heads, `G` = H / K, `h` head size, `C` rows read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .linear import Linear
+from .norm import Norm
+from .rope import rotate_
+from .spec import AttentionSpec
+from .state import Rows, State
+from .where import Where
+
+
+@dataclass(slots=True)
+class Attention:
+    """Weights of one attention layer; `mix` fuses queries, keys, values and gate, in this order, as far as they exist."""
+
+    spec: AttentionSpec
+    mix: Linear  # d -> (H + K + K + H) h
+    out: Linear  # H h -> d
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+    v_norm: Norm | None = None
+    sinks: Tensor | None = None  # [H]
+
+    def new_state(self, capacity: int, dtype: torch.dtype, device: torch.device) -> State | None:
+        """Keys and values of a conversation; None where another layer's are used."""
+        if self.spec.source is not None:
+            return None
+        shape = (self.spec.kv_heads, self.spec.head_dim)
+        return Rows(capacity, shape, shape, dtype=dtype, device=device)
+
+    def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
+        """[S, d] -> [S, d], plus the residual if there is one."""
+        assert isinstance(state, Rows)
+        spec, rows = self.spec, where.rows
+        mixed = self.mix(x).view(rows, -1, spec.head_dim)  # [S, heads of all parts, h]
+        q = self._queries(mixed[:, : spec.heads], where)
+        if spec.source is None:
+            k, v = self._keys_values(mixed, where)
+            state.write(where.positions, k, v)
+        y = self._attend(q, state, where)  # [S, H h]
+        if spec.gate:
+            y = y * mixed[:, -spec.heads :].reshape(rows, -1).sigmoid()
+        return self.out(y) if residual is None else self.out.plus(y, residual)
+
+    def _queries(self, q: Tensor, where: Where) -> Tensor:
+        spec = self.spec
+        if self.q_norm is not None:
+            q = _normed(q, self.q_norm, whole=spec.qk_norm == "whole")
+        if spec.qk_factor != 1.0:
+            q = q * spec.qk_factor
+        if spec.rope is not None:
+            rotate_(q, *where.rope(spec.rope, spec.head_dim))
+        if spec.temperature is not None:
+            beta, original = spec.temperature
+            heat = 1 + beta * torch.log1p(torch.floor(where.positions.to(torch.float64) / original))
+            q = q * heat[:, None, None].to(q.dtype)
+        return q
+
+    def _keys_values(self, mixed: Tensor, where: Where) -> tuple[Tensor, Tensor]:
+        spec = self.spec
+        k = mixed[:, spec.heads : spec.heads + spec.kv_heads]
+        v = k.clone() if spec.value_is_key else mixed[:, spec.heads + spec.kv_heads : spec.heads + 2 * spec.kv_heads]
+        if self.k_norm is not None:
+            k = _normed(k, self.k_norm, whole=spec.qk_norm == "whole")
+        if spec.rope is not None:
+            rotate_(k, *where.rope(spec.rope, spec.head_dim))
+        return k, v if self.v_norm is None else self.v_norm(v)
+
+    def _attend(self, q: Tensor, state: Rows, where: Where) -> Tensor:
+        spec, rows = self.spec, where.rows
+        groups = spec.heads // spec.kv_heads
+        first = where.first(spec.window)
+        keys, values = (part[first : where.end].transpose(0, 1)[None] for part in state.parts)  # [1, K, C, h]
+        mask = where.mask(spec.window, groups)
+        if not where.folds:
+            q = q.transpose(0, 1)[None]  # [1, H, S, h]
+            if self.sinks is not None:
+                keys, values = (part.repeat_interleave(groups, 1) for part in (keys, values))
+                y = _with_sinks(q, keys, values, mask, self.sinks[:, None], spec.scale)
+            else:
+                y = F.scaled_dot_product_attention(q, keys, values, mask, scale=spec.scale, enable_gqa=True)
+            return y[0].transpose(0, 1).reshape(rows, -1)
+        q = q.view(rows, spec.kv_heads, groups, spec.head_dim).permute(1, 2, 0, 3)  # [K, G, S, h]
+        q = q.reshape(1, spec.kv_heads, groups * rows, spec.head_dim)
+        if self.sinks is not None:
+            sinks = self.sinks.view(spec.kv_heads, groups, 1).expand(-1, -1, rows).reshape(spec.kv_heads, -1)
+            y = _with_sinks(q, keys, values, mask, sinks, spec.scale)
+        else:
+            y = F.scaled_dot_product_attention(q, keys, values, mask, scale=spec.scale)
+        y = y.view(spec.kv_heads, groups, rows, spec.head_dim).permute(2, 0, 1, 3)  # [S, K, G, h]
+        return y.reshape(rows, -1)
+
+
+def _normed(x: Tensor, norm: Norm, *, whole: bool) -> Tensor:
+    """Norm over each head of [S, heads, h], or over all of them together."""
+    return norm(x.reshape(x.shape[0], -1)).view(x.shape) if whole else norm(x)
+
+
+def _with_sinks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor, scale: float) -> Tensor:
+    """Attention with one more score for each row of queries, whose probability goes nowhere; `sinks` [heads, 1 or rows]."""
+    scores = q @ k.transpose(-1, -2) * scale + mask  # [1, heads, rows, C]
+    extra = sinks.expand(scores.shape[1], scores.shape[2])[None, :, :, None].to(scores.dtype)
+    probs = torch.cat((scores, extra), -1).softmax(-1)[..., :-1]
+    return probs @ v

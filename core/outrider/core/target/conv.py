@@ -1,0 +1,52 @@
+"""Short causal convolutions over tokens: the helper, and LFM2's gated convolution layer.
+
+Letters: `S` tokens, `Q` channels, `k` kernel size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .linear import Linear
+from .spec import ConvSpec
+from .state import Recurrent, State
+from .where import Where
+
+
+def causal(x: Tensor, past: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Depthwise convolution of `x` [S, Q] behind `past` [k - 1, Q] with `weight` [Q, k]; outputs [S, Q] and all inputs.
+
+    Taps are added one by one, oldest first, so a row's sum does not depend on how many rows there are.
+    """
+    inputs = torch.cat((past, x))  # [k - 1 + S, Q]
+    rows = x.shape[0]
+    y = inputs[:rows] * weight[:, 0]
+    for tap in range(1, weight.shape[1]):
+        y = y + inputs[tap : tap + rows] * weight[:, tap]
+    return y, inputs
+
+
+@dataclass(slots=True)
+class ShortConv:
+    """Gated short convolution (LFM2): `out(C * conv(B * u))` with B, C, u from one projection."""
+
+    spec: ConvSpec
+    mix: Linear  # d -> 3 d
+    conv: Tensor  # [d, k]
+    out: Linear  # d -> d
+
+    def new_state(self, capacity: int, dtype: torch.dtype, device: torch.device) -> State | None:
+        """Newest conv inputs."""
+        return Recurrent(((self.spec.kernel - 1, self.conv.shape[0]), dtype), device=device)
+
+    def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
+        """[S, d] -> [S, d], plus the residual if there is one."""
+        assert isinstance(state, Recurrent)
+        b, c, u = self.mix(x).chunk(3, -1)
+        y, inputs = causal(b * u, state.now[0], self.conv)
+        keep = self.spec.kernel - 1
+        state.passed([[inputs[t + 1 : t + 1 + keep]] for t in range(where.rows)])
+        return self.out(c * y) if residual is None else self.out.plus(c * y, residual)

@@ -1,0 +1,103 @@
+"""What most readers share: rope in both published forms, window patterns, plain attention and MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from outrider.core.target.spec import Activation, AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
+
+Config = Mapping[str, Any]
+
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
+
+
+def frozen(value: Any) -> Any:
+    """Lists as tuples, so that settings can be compared and hashed."""
+    return tuple(frozen(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def rope(config: Config, head_dim: int, kind: str = "full_attention", *, interleaved: bool = False) -> RopeSpec:
+    """Rope of one kind of layer, from `rope_parameters` (new, flat or by kind) or `rope_theta` + `rope_scaling` (published)."""
+    told = config.get("rope_parameters")
+    if told:
+        settings = dict(told[kind] if isinstance(told.get(kind), Mapping) else told)
+    else:
+        settings = {"rope_theta": config.get("rope_theta", 10000.0), **(config.get("rope_scaling") or {})}
+        for key in ("partial_rotary_factor", "original_max_position_embeddings"):
+            if key in config and (key == "partial_rotary_factor" or config.get("rope_scaling")):
+                settings[key] = config[key]  # phi3: the outer one wins
+    name = settings.pop("rope_type", None) or settings.get("type") or "default"
+    settings.pop("type", None)
+    if name in ("su", "mrope"):
+        name = {"su": "longrope", "mrope": "default"}[name]
+    theta = float(settings.pop("rope_theta", None) or 10000.0)
+    share = 1.0 if name == "proportional" else settings.pop("partial_rotary_factor", None) or 1.0
+    divisors = config.get("rope_freqs")
+    return RopeSpec(
+        theta,
+        int(head_dim * share),
+        name,
+        tuple(sorted((key, frozen(value)) for key, value in settings.items())),
+        tuple(map(float, divisors)) if divisors else None,
+        interleaved,
+    )
+
+
+def head_dim(config: Config) -> int:
+    """Size of a head; not always width over heads."""
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def attention(config: Config, spec_rope: RopeSpec | None = None, **more: Any) -> AttentionSpec:
+    """Plain attention as the config says, with what a family changes."""
+    size = more.pop("head_dim", None) or head_dim(config)
+    heads = config["num_attention_heads"]
+    settings: dict[str, Any] = {
+        "heads": heads,
+        "kv_heads": config.get("num_key_value_heads") or heads,
+        "head_dim": size,
+        "rope": spec_rope if spec_rope is not None or "rope" in more else rope(config, size),
+        "scale": size**-0.5,
+    }
+    return AttentionSpec(**{**settings, **more})
+
+
+def activation(config: Config) -> Activation:
+    """The MLP's activation."""
+    name = config.get("hidden_act") or config.get("hidden_activation") or "silu"
+    return ACTIVATIONS[name]
+
+
+def dense(config: Config, **more: Any) -> DenseSpec:
+    """The MLP."""
+    return DenseSpec(**{"width": config["intermediate_size"], "activation": activation(config), **more})
+
+
+def kinds(config: Config, every: int | None = None, *, slid: str = "sliding_attention") -> list[str]:
+    """The kind of each layer: `layer_types`, else every `every`-th full and the others `slid`, else all full."""
+    told = config.get("layer_types")
+    count = config["num_hidden_layers"]
+    if told:
+        return list(told[:count])
+    if every is None:
+        return ["full_attention"] * count
+    return ["full_attention" if (index + 1) % every == 0 else slid for index in range(count)]
+
+
+def target(config: Config, family: str, layers: list[LayerSpec], **more: Any) -> TargetSpec:
+    """The whole spec."""
+    settings: dict[str, Any] = {
+        "family": family,
+        "width": config["hidden_size"],
+        "vocab": config["vocab_size"],
+        "context": config.get("max_position_embeddings", 2048),
+        "eps": config.get("rms_norm_eps", 1e-6),
+        "tied": bool(config.get("tie_word_embeddings", False)),
+    }
+    return TargetSpec(**{**settings, **more}, layers=tuple(layers))

@@ -1,0 +1,62 @@
+"""Multi-head latent attention: keys and values are made from a small latent, which is all that is kept.
+
+Source: DeepSeek-V2 (arXiv 2405.04434). For few rows the expansion is folded into queries and outputs, so that the latents
+are read once and never expanded.
+
+Letters: `S` tokens of the pass, `H` heads, `n` unrotated and `r` rotated dims of a head, `c` latent size, `v` value size,
+`C` rows read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .linear import Linear
+from .norm import Norm
+from .rope import rotate_
+from .spec import LatentSpec
+from .state import Rows, State
+from .where import Where
+
+
+@dataclass(slots=True)
+class LatentAttention:
+    """Weights of one layer. `k_up` and `v_up` are the halves of the stored expansion."""
+
+    spec: LatentSpec
+    q_down: Linear | None  # d -> q rank
+    q_norm: Norm | None
+    q_up: Linear  # q rank or d -> H (n + r)
+    kv_down: Linear  # d -> c + r
+    kv_norm: Norm
+    k_up: Tensor  # [H, n, c]
+    v_up: Tensor  # [H, c, v]
+    out: Linear  # H v -> d
+
+    def new_state(self, capacity: int, dtype: torch.dtype, device: torch.device) -> State | None:
+        """Latent and rotated key of each token."""
+        return Rows(capacity, (self.spec.kv_rank,), (self.spec.rope_dim,), dtype=dtype, device=device)
+
+    def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
+        """[S, d] -> [S, d], plus the residual if there is one."""
+        assert isinstance(state, Rows)
+        spec, rows = self.spec, where.rows
+        down = x if self.q_down is None or self.q_norm is None else self.q_norm(self.q_down(x))
+        q = self.q_up(down).view(rows, spec.heads, -1)  # [S, H, n + r]
+        q_still, q_turned = q.split([spec.nope_dim, spec.rope_dim], -1)
+        latent, k_turned = self.kv_down(x).split([spec.kv_rank, spec.rope_dim], -1)
+        rope = where.rope(spec.rope, spec.rope_dim)
+        q_turned, k_turned = q_turned.contiguous(), k_turned[:, None].contiguous()
+        rotate_(q_turned, *rope)
+        rotate_(k_turned, *rope)
+        state.write(where.positions, self.kv_norm(latent), k_turned[:, 0])
+        latents, keys = (part[: where.end] for part in state.parts)  # [C, c], [C, r]
+        q_latent = torch.einsum("shn,hnc->hsc", q_still, self.k_up)  # [H, S, c]
+        scores = q_latent @ latents.T + q_turned.transpose(0, 1) @ keys.T  # [H, S, C]
+        probs = (scores * spec.scale + where.mask(0, 1)).softmax(-1)
+        y = (probs @ latents) @ self.v_up  # [H, S, v]
+        y = y.transpose(0, 1).reshape(rows, -1)
+        return self.out(y) if residual is None else self.out.plus(y, residual)

@@ -1,0 +1,117 @@
+"""Channel mixers: the gated MLP, and a mixture of experts behind one router with a few settings.
+
+Letters: `S` tokens, `d` width, `I` inner width, `E` experts, `k` chosen experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .linear import Linear
+from .norm import Norm
+from .spec import Activation, ExpertsSpec
+
+
+def _silu(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate).mul_(up)
+
+
+def _gelu_tanh(gate: Tensor, up: Tensor) -> Tensor:
+    return F.gelu(gate, approximate="tanh").mul_(up)
+
+
+def _clamped(gate: Tensor, up: Tensor) -> Tensor:
+    """gpt-oss: both halves bounded by 7, a steeper sigmoid, and one added to the linear half."""
+    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+    return (up + 1) * gate * torch.sigmoid(gate * 1.702)
+
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor, Tensor], Tensor]] = {
+    "silu": _silu,
+    "gelu_tanh": _gelu_tanh,
+    "clamped": _clamped,
+}
+
+
+@dataclass(slots=True)
+class Dense:
+    """`down(act(gate x) * up x)`."""
+
+    gate_up: Linear  # d -> 2 I
+    down: Linear  # I -> d
+    activation: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """[S, d] -> [S, d], plus the residual if there is one."""
+        y = self.activation(*self.gate_up(x).chunk(2, -1))
+        return self.down(y) if residual is None else self.down.plus(y, residual)
+
+
+@dataclass(slots=True)
+class Router:
+    """Chooses experts: score function, groups, where the top-k sits, renormalisation, scale."""
+
+    spec: ExpertsSpec
+    linear: Linear  # d -> E
+    correction: Tensor | None = None  # [E], only for choosing
+    norm: Norm | None = None  # Gemma 4 routes on a norm of its own
+    per_expert: Tensor | None = None  # [E]
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[S, d] -> weights [S, k] and experts [S, k]."""
+        spec = self.spec
+        logits = self.linear(x if self.norm is None else self.norm(x)).to(torch.promote_types(x.dtype, torch.float32))
+        if spec.score == "after":
+            weights, chosen = logits.topk(spec.top, -1)
+            return weights.softmax(-1), chosen
+        scores = logits.sigmoid() if spec.score == "sigmoid" else logits.softmax(-1)
+        ranked = scores if self.correction is None else scores + self.correction
+        chosen = (self._grouped(ranked) if spec.groups > 1 else ranked).topk(spec.top, -1).indices
+        weights = scores.gather(-1, chosen)
+        if spec.renormalise:
+            total = weights.sum(-1, keepdim=True)
+            weights = weights / (total + 1e-20 if spec.score == "sigmoid" else total)
+        weights = weights * spec.factor
+        return (weights if self.per_expert is None else weights * self.per_expert[chosen]), chosen
+
+    def _grouped(self, ranked: Tensor) -> Tensor:
+        """All but the best groups are out; a group is worth its two best experts."""
+        spec = self.spec
+        groups = ranked.view(ranked.shape[0], spec.groups, -1)  # [S, groups, E / groups]
+        worth = groups.topk(2, -1).values.sum(-1)
+        best = worth.topk(spec.top_groups, -1).indices
+        out = torch.ones_like(worth, dtype=torch.bool).scatter_(-1, best, False)
+        return groups.masked_fill(out[..., None], float("-inf")).reshape(ranked.shape)
+
+
+@dataclass(slots=True)
+class Experts:
+    """The chosen experts of each token, weighted and added in order of their number; then the shared branch."""
+
+    router: Router
+    experts: list[Dense]
+    shared: Dense | None = None
+    shared_gate: Linear | None = None  # d -> 1
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """[S, d] -> [S, d], plus the residual if there is one."""
+        y = self.routed(x, x)
+        if self.shared is not None:
+            extra = self.shared(x)
+            y = y + (extra if self.shared_gate is None else self.shared_gate(x).sigmoid() * extra)
+        return y if residual is None else residual + y
+
+    def routed(self, x: Tensor, routing: Tensor) -> Tensor:
+        """The experts of `x`, chosen by `routing`, both [S, d]."""
+        weights, chosen = self.router(routing)
+        y = torch.zeros_like(x)
+        for expert in chosen.unique().tolist():
+            rows, slots = (chosen == expert).nonzero(as_tuple=True)
+            part = self.experts[expert](x[rows]) * weights[rows, slots, None].to(x.dtype)
+            y.index_add_(0, rows, part)
+        return y
