@@ -17,7 +17,7 @@ from outrider.core.weights.checkpoint import open_checkpoint
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "data" / "golden"
 CPU = torch.device("cpu")
-LEFT_OUT = {"mimo_v2_flash", "nemotron_h", "granitemoehybrid", "gpt_oss_mxfp4"}
+LEFT_OUT = {"mimo_v2_flash", "nemotron_h", "granitemoehybrid"}
 NAMES = sorted(p.name for p in GOLDEN.iterdir() if p.is_dir() and p.name not in LEFT_OUT) if GOLDEN.is_dir() else []
 
 pytestmark = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden checkpoints are not beside this checkout")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.text.files import TokenizerFiles
+from outrider.core.weights import packed
 from outrider.core.weights.gguf import AGAIN
 
 if TYPE_CHECKING:
@@ -44,11 +45,12 @@ class SafetensorsCheckpoint:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = read_json(path / "config.json")
-        quantised = self.config.get("quantization_config")
-        if quantised:
-            how = quantised.get("quant_method", "an unknown method") if isinstance(quantised, dict) else quantised
+        quantised = self.config.get("quantization_config") or {}
+        how = quantised.get("quant_method", "an unknown method") if isinstance(quantised, dict) else quantised
+        if quantised and how not in packed.METHODS:
             raise ModelError(
-                f"{path} is quantised by {how}, which is not read.", "Take the bf16 form or a GGUF of the model."
+                f"{path} is quantised by {how}, which is not read.",
+                f"Take the bf16 form, a GGUF, or one of: {', '.join(packed.METHODS)}.",
             )
         generation = path / "generation_config.json"
         self.generation = read_json(generation) if generation.exists() else {}
@@ -61,29 +63,39 @@ class SafetensorsCheckpoint:
                 self._entries[name] = entry
         _check_index(path, self._entries)
         self.nbytes = sum(file.stat().st_size for file in files)
-        self.quantisation = _common_kind(self._entries)
+        stored = {name: (entry.kind, entry.shape) for name, entry in self._entries.items()}
+        self._recipes, self._parts = packed.recipes(stored, quantised if isinstance(quantised, dict) else {})
+        self.quantisation = str(how) if quantised else _common_kind(self._entries)
         self._open: dict[Path, Any] = {}
 
     def names(self) -> list[str]:
-        """Names as stored."""
-        return list(self._entries)
+        """Names of the plain weights; parts of packed ones are not among them."""
+        return [
+            *(name for name in self._entries if name not in self._parts and name not in self._recipes),
+            *self._recipes,
+        ]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape as stored."""
-        return self._entry(name).shape
+        """Shape of a plain weight."""
+        return self._recipes[name].shape if name in self._recipes else self._entry(name).shape
 
     def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor over the private map of its file, or a copy where `dtype` differs from the stored one."""
+        """A tensor over the private map of its file, or a copy where it was packed or `dtype` is another."""
+        if name in self._recipes:
+            weight = packed.expand(self._recipes[name], self._stored)
+            return weight if dtype is None else weight.to(dtype)
+        return self._stored(name) if dtype is None else self._stored(name).to(dtype)
+
+    def _stored(self, name: str) -> Tensor:
         from safetensors import SafetensorError, safe_open
 
         file = self._entry(name).file
         try:
             if file not in self._open:
                 self._open[file] = safe_open(file, framework="pt")
-            tensor: Tensor = self._open[file].get_tensor(name)
+            return self._open[file].get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise BrokenFileError(f"{file} cannot be read: {error}.", AGAIN) from error
-        return tensor if dtype is None else tensor.to(dtype)
 
     def text(self) -> TokenizerFiles:
         """tokenizer.json, tokenizer_config.json and the chat template, as far as they are there."""
