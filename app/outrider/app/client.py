@@ -19,6 +19,10 @@ from typing import IO, Any
 
 from outrider.core import paths, protocol
 
+# Weights are read from end to end for every token; in huge pages that is a tenth faster. Only the C library's start-up
+# reads this, so it cannot be set from inside; where it is not known it does nothing.
+_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
 ENGINE = (sys.executable, "-m", "outrider.core.service")
 _CHUNK = 1 << 16
 _LOG_LIMIT = 4 << 20  # bytes of the engine's log that are kept from one start to the next
@@ -99,6 +103,7 @@ class EngineClient:
                 lambda: SubprocessStreamProtocol(_CHUNK, loop),
                 *self.command,
                 start_new_session=True,  # a Ctrl-C in the terminal is the client's to handle
+                env={**_HUGE_PAGES, **os.environ},
             )
         except OSError as error:
             raise EngineError(f"The engine process could not be started: {error}.", "Run `outrider doctor`.") from error

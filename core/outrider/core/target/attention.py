@@ -32,25 +32,40 @@ class Attention:
     sinks: Tensor | None = None  # [H]
 
     def new_state(self, capacity: int, dtype: torch.dtype, device: torch.device) -> State | None:
-        """Keys and values of a conversation; None where another layer's are used."""
+        """Keys, then values of each token; None where another layer's are used."""
         if self.spec.source is not None:
             return None
-        shape = (self.spec.kv_heads, self.spec.head_dim)
-        return Rows(capacity, shape, shape, dtype=dtype, device=device)
+        return Rows(capacity, (2 * self.spec.kv_heads, self.spec.head_dim), dtype=dtype, device=device)
 
     def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
         assert isinstance(state, Rows)
         spec, rows = self.spec, where.rows
         mixed = self.mix(x).view(rows, -1, spec.head_dim)  # [S, heads of all parts, h]
-        q = self._queries(mixed[:, : spec.heads], where)
-        if spec.source is None:
-            k, v = self._keys_values(mixed, where)
-            state.write(where.positions, k, v)
+        if self.plain:
+            q, kv = self._plain(mixed, where)
+        else:
+            q = self._queries(mixed[:, : spec.heads], where)
+            kv = None if spec.source is not None else self._keys_values(mixed, where)
+        if kv is not None:
+            state.write(where.positions, kv)
         y = self._attend(q, state, where)  # [S, H h]
         if spec.gate:
             y = y * mixed[:, -spec.heads :].reshape(rows, -1).sigmoid()
         return self.out(y) if residual is None else self.out.plus(y, residual)
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but rope happens to queries and keys, and nothing to values: the fewest steps will do."""
+        spec = self.spec
+        special = spec.qk_norm or spec.value_norm or spec.value_is_key or spec.temperature or spec.source is not None
+        return not special and spec.qk_factor == 1.0
+
+    def _plain(self, mixed: Tensor, where: Where) -> tuple[Tensor, Tensor]:
+        spec = self.spec
+        if spec.rope is not None:
+            rotate_(mixed[:, : spec.heads + spec.kv_heads], *where.rope(spec.rope, spec.head_dim))
+        return mixed[:, : spec.heads], mixed[:, spec.heads : spec.heads + 2 * spec.kv_heads]
 
     def _queries(self, q: Tensor, where: Where) -> Tensor:
         spec = self.spec
@@ -66,7 +81,7 @@ class Attention:
             q = q * heat[:, None, None].to(q.dtype)
         return q
 
-    def _keys_values(self, mixed: Tensor, where: Where) -> tuple[Tensor, Tensor]:
+    def _keys_values(self, mixed: Tensor, where: Where) -> Tensor:
         spec = self.spec
         k = mixed[:, spec.heads : spec.heads + spec.kv_heads]
         v = k.clone() if spec.value_is_key else mixed[:, spec.heads + spec.kv_heads : spec.heads + 2 * spec.kv_heads]
@@ -74,13 +89,13 @@ class Attention:
             k = _normed(k, self.k_norm, whole=spec.qk_norm == "whole")
         if spec.rope is not None:
             rotate_(k, *where.rope(spec.rope, spec.head_dim))
-        return k, v if self.v_norm is None else self.v_norm(v)
+        return torch.cat((k, v if self.v_norm is None else self.v_norm(v)), 1)  # [S, 2K, h]
 
     def _attend(self, q: Tensor, state: Rows, where: Where) -> Tensor:
         spec, rows = self.spec, where.rows
         groups = spec.heads // spec.kv_heads
-        first = where.first(spec.window)
-        keys, values = (part[first : where.end].transpose(0, 1)[None] for part in state.parts)  # [1, K, C, h]
+        both = state.parts[0][where.first(spec.window) : where.end].transpose(0, 1)[None]  # [1, 2K, C, h]
+        keys, values = both[:, : spec.kv_heads], both[:, spec.kv_heads :]
         mask = where.mask(spec.window, groups)
         if not where.folds:
             q = q.transpose(0, 1)[None]  # [1, H, S, h]
@@ -90,13 +105,18 @@ class Attention:
             else:
                 y = F.scaled_dot_product_attention(q, keys, values, mask, scale=spec.scale, enable_gqa=True)
             return y[0].transpose(0, 1).reshape(rows, -1)
-        q = q.view(rows, spec.kv_heads, groups, spec.head_dim).permute(1, 2, 0, 3)  # [K, G, S, h]
-        q = q.reshape(1, spec.kv_heads, groups * rows, spec.head_dim)
+        if rows == 1:  # a group's queries are its rows as they stand
+            q = q.view(1, spec.kv_heads, groups, spec.head_dim)
+        else:
+            q = q.view(rows, spec.kv_heads, groups, spec.head_dim).permute(1, 2, 0, 3)  # [K, G, S, h]
+            q = q.reshape(1, spec.kv_heads, groups * rows, spec.head_dim)
         if self.sinks is not None:
             sinks = self.sinks.view(spec.kv_heads, groups, 1).expand(-1, -1, rows).reshape(spec.kv_heads, -1)
             y = _with_sinks(q, keys, values, mask, sinks, spec.scale)
         else:
             y = F.scaled_dot_product_attention(q, keys, values, mask, scale=spec.scale)
+        if rows == 1:
+            return y.reshape(1, -1)
         y = y.view(spec.kv_heads, groups, rows, spec.head_dim).permute(2, 0, 1, 3)  # [S, K, G, h]
         return y.reshape(rows, -1)
 

@@ -79,9 +79,9 @@ class TargetModel:
         Where rope turns only a part of each head, its dims are in the order that `rope.order` describes.
         """
         state = self.cache.states[self.decoder.weights.blocks[layer].source]
-        if not isinstance(state, Rows):
+        if not isinstance(state, Rows) or len(state.parts) > 1:
             raise ValueError(f"layer {layer} keeps no keys and values")
-        keys, values = (part.transpose(0, 1) for part in state.parts)
+        keys, values = state.parts[0].transpose(0, 1).chunk(2)
         return keys, values, self.cache.length
 
     def capture(self, function: Callable[..., Tensor], *examples: Tensor) -> Callable[..., Tensor]:
