@@ -116,12 +116,14 @@ class AnswerWriter:
     def __init__(self, stream: TextIO, *, safe: bool, mark: str = "") -> None:
         self._stream, self._safe, self._mark = stream, safe, mark
         self._last = "\n"
+        self._taken = 0  # characters of the answer that came with tokens
 
     def tokens(self, tokens: Sequence[protocol.Token]) -> None:
         """The tokens of one pass."""
         pieces: list[str] = []
         early = False
         for token in tokens:
+            self._taken += len(token.text)
             text = printable(token.text) if self._safe or self._mark else token.text
             if not text:
                 continue
@@ -135,6 +137,11 @@ class AnswerWriter:
         if pieces:
             self._stream.write("".join(pieces))
             self._stream.flush()
+
+    def rest(self, whole: str) -> None:
+        """What the engine held back to the end: text that might have become a stop string, half a character."""
+        if left := whole[self._taken :]:
+            self.tokens([protocol.Token(-1, left, "P")])
 
     def end(self) -> None:
         """Close the last line if it is open."""

@@ -98,6 +98,8 @@ async def _answer(session: Session, *, options: EngineOptions, text: str, raw: b
                     writer.tokens(event.tokens)
             elif isinstance(event, protocol.Done):
                 report = event.report
+                if writer:
+                    writer.rest(report.text)
             else:
                 session.show(event)
     finally:
