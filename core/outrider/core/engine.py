@@ -114,7 +114,7 @@ class Engine:
         return ids
 
     def stable(self, model: Model, request: Generate, ids: list[int]) -> int:
-        """How many of `ids` come before the generation prompt; 0 where states can be cut anywhere and nobody asks."""
+        """How many of `ids` come before the generation prompt; 0 where states can be cut anywhere."""
         template = model.tokenizer.template
         if model.talk.target.cache.cut or template is None or not request.messages:
             return 0

@@ -150,6 +150,10 @@ class Service:
         """A test whether request `number` was cancelled."""
         return lambda: number in self._cancelled
 
+    def _bytes(self, number: int) -> Callable[[str, int, int, str], None]:
+        """Sends how far the download of request `number` is."""
+        return lambda phase, done, total, note: self.send(protocol.Progress(number, phase, done, total, "bytes", note))
+
     # ------------------------------------------------------------------ jobs
 
     def _load(self, request: protocol.Load) -> protocol.Event:
@@ -170,10 +174,7 @@ class Service:
     def _pull(self, request: protocol.Pull) -> protocol.Event:
         from outrider.core.weights import library
 
-        def tell(phase: str, done: int, total: int, note: str) -> None:
-            self.send(protocol.Progress(request.id, phase, done, total, "bytes", note))
-
-        row = library.pull(request.name, tell, self.cancelled(request.id))
+        row = library.pull(request.name, self._bytes(request.id), self.cancelled(request.id))
         return protocol.Result(request=request.id, data=protocol.plain(row))
 
     def _remove(self, request: protocol.Remove) -> protocol.Event:
@@ -186,10 +187,7 @@ class Service:
         from outrider.core.weights.checkpoint import describe
         from outrider.core.weights.library import resolve
 
-        def tell(phase: str, done: int, total: int, note: str) -> None:
-            self.send(protocol.Progress(request.id, phase, done, total, "bytes", note))
-
-        path = resolve(request.model.model, tell, self.cancelled(request.id))
+        path = resolve(request.model.model, self._bytes(request.id), self.cancelled(request.id))
         return protocol.Result(
             request=request.id, data=protocol.plain(registry.survey(describe(path), request.weights))
         )

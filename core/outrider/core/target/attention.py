@@ -5,7 +5,7 @@ Letters: `S` tokens of the pass, `d` width, `H` query heads, `K` key/value heads
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,12 @@ class Attention:
     k_norm: Norm | None = None
     v_norm: Norm | None = None
     sinks: Tensor | None = None  # [H]
+    plain: bool = field(init=False)  # nothing but rope happens to queries and keys: the fewest steps will do
+
+    def __post_init__(self) -> None:
+        spec = self.spec
+        special = spec.qk_norm or spec.value_norm or spec.value_is_key or spec.temperature or spec.source is not None
+        self.plain = not special and spec.qk_factor == 1.0
 
     def new_state(self, capacity: int, dtype: torch.dtype, device: torch.device) -> State | None:
         """Keys, then values of each token; None where another layer's are used."""
@@ -53,13 +59,6 @@ class Attention:
         if spec.gate:
             y = y * mixed[:, -spec.heads :].reshape(rows, -1).sigmoid()
         return self.out(y) if residual is None else self.out.plus(y, residual)
-
-    @property
-    def plain(self) -> bool:
-        """Nothing but rope happens to queries and keys, and nothing to values: the fewest steps will do."""
-        spec = self.spec
-        special = spec.qk_norm or spec.value_norm or spec.value_is_key or spec.temperature or spec.source is not None
-        return not special and spec.qk_factor == 1.0
 
     def _plain(self, mixed: Tensor, where: Where) -> tuple[Tensor, Tensor]:
         spec = self.spec
