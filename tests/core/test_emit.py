@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from outrider.core.emit import Emitter
+from outrider.core.protocol import Token
+from outrider.core.text.thinking import Splitter, find
 
 
 class Words:
@@ -85,3 +87,82 @@ def test_pieces_always_make_the_text() -> None:
         shown = "".join(feed(emitter, *ids)) + emitter.close("length")
         assert shown == emitter.text
         assert not any(stop in emitter.text for stop in ("stop", "sts"))
+
+
+class Bytes:
+    """A vocabulary without markers of its own."""
+
+    special: frozenset[int] = frozenset()
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+
+THOUGHTFUL = {
+    1: "Hm",
+    2: " stop",
+    3: ".\n</think>",
+    4: "\n\n",
+    5: "Hello",
+    6: " sto",
+    7: "p now",
+    8: "!\n</think> Yes",
+    9: " ",
+}
+
+
+def thoughtful(prompt: str = "<think>\n", tail: str = "", **more) -> Emitter:
+    """An emitter of a model that thinks in tags."""
+    form = find("</think>", Bytes())
+    assert form is not None
+    return Emitter(Words(THOUGHTFUL, tail), eos={0}, splitter=Splitter(form, prompt), **more)
+
+
+def test_thoughts_go_beside_the_answer() -> None:
+    emitter = thoughtful()
+    shown = [emitter.push(i, "A") for i in (1, 2, 3, 4, 5, 9, 6, 0)]
+    told = [(token.text, token.thinking) for token in shown if token is not None]
+    assert told == [
+        *(("Hm", True), (" stop", True), (".", True), ("", True)),
+        *(("Hello", False), (" ", False), (" sto", False)),
+    ]
+    assert (emitter.thinking, emitter.text, emitter.finish) == ("Hm stop.", "Hello  sto", "stop")
+    assert emitter.ids == [1, 2, 3, 4, 5, 9, 6] and len(emitter.kinds) == 7
+
+
+def test_a_stop_string_ends_the_answer_and_never_the_thought() -> None:
+    emitter = thoughtful(stop=["stop"])
+    feed(emitter, 1, 2, 3, 5, 6, 7, 5)
+    assert (emitter.thinking, emitter.text, emitter.finish) == ("Hm stop.", "Hello ", "stop")
+    assert emitter.ids == [1, 2, 3, 5, 6]
+
+
+def test_a_stop_string_at_the_very_start_of_the_answer_leaves_the_thought_alone() -> None:
+    emitter = thoughtful(stop=["Hel"])
+    assert emitter.push(1, "A") == Token(1, "Hm", "A", thinking=True)
+    feed(emitter, 3, 4, 5)
+    assert (emitter.ids, emitter.thinking, emitter.text, emitter.finish) == ([1, 3, 4], "Hm.", "", "stop")
+
+
+def test_a_thought_that_never_ends_is_all_there_is() -> None:
+    for end in ("eos", "limit", "user"):
+        emitter = thoughtful(tail="\ufffd", limit=2 if end == "limit" else None)
+        told = feed(emitter, 1, 2)
+        if end == "eos":
+            emitter.push(0, "P")
+        elif end == "user":
+            emitter.close("cancelled")
+        assert emitter.finish == {"eos": "stop", "limit": "length", "user": "cancelled"}[end]
+        assert (emitter.thinking, emitter.text) == ("Hm stop\ufffd", "")
+        assert told == ["Hm", " stop\ufffd" if end == "limit" else " stop"]
+
+
+def test_a_token_with_both_shows_its_answer_with_the_next_one() -> None:
+    emitter = thoughtful()
+    told = [emitter.push(i, "A") for i in (1, 8, 9, 5)]
+    assert [(token.text, token.thinking) for token in told if token is not None] == [
+        *(("Hm", True), ("!", True), ("Yes ", False), ("Hello", False)),
+    ]
+    last = thoughtful(limit=2)
+    feed(last, 1, 8)
+    assert (last.thinking, last.text, last.finish) == ("Hm!", "Yes", "length")

@@ -23,13 +23,14 @@ from outrider.core.noise import Noise
 from outrider.core.sample import Sampler, Settings
 from outrider.core.target.attention import Attention
 from outrider.core.target.decoder import Block, Decoder, Weights
-from outrider.core.target.linear import Linear
+from outrider.core.target.linear import Linear, Table, linear
 from outrider.core.target.load import tables
 from outrider.core.target.mlp import ACTIVATIONS, Dense
 from outrider.core.target.model import SLACK, TargetModel
 from outrider.core.target.norm import Norm
 from outrider.core.target.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
 from outrider.core.target.state import Cache
+from outrider.core.weights.grouped import Grouped, pack_nibbles, quantise
 from outrider.drafters.draft_model import Rider
 from outrider.drafters.prompt_lookup import Lookup
 
@@ -41,8 +42,7 @@ ROWS = (1, 2, 4, 8, 16)
 def moved(model: Decoder, device: torch.device, dtype: torch.dtype = torch.float32) -> Decoder:
     """A toy decoder's copy on another device."""
 
-    def linear(some: Linear) -> Linear:
-        assert some.weight is not None
+    def copied(some: Linear) -> Linear:
         return Linear(some.weight.to(device, dtype))
 
     def norm(some: Norm | None) -> Norm | None:
@@ -51,14 +51,16 @@ def moved(model: Decoder, device: torch.device, dtype: torch.dtype = torch.float
     blocks = []
     for block in model.weights.blocks:
         assert isinstance(block.mixer, Attention) and isinstance(block.channel, Dense)
-        attention = Attention(block.mixer.spec, linear(block.mixer.mix), linear(block.mixer.out))
-        dense = Dense(linear(block.channel.gate_up), linear(block.channel.down), block.channel.activation)
+        attention = Attention(block.mixer.spec, copied(block.mixer.mix), copied(block.mixer.out))
+        dense = Dense(copied(block.channel.gate_up), copied(block.channel.down), block.channel.activation)
         before, after = norm(block.before_mixer), norm(block.before_channel)
         blocks.append(Block(attention, dense, block.source, before, None, after, None))
     w, final = model.weights, norm(model.weights.norm)
     assert final is not None
+    assert isinstance(w.embedding.weight, torch.Tensor)
+    table = Table(w.embedding.weight.to(device, dtype), dtype)
     ropes = tables(model.spec, w.rows, dtype, device)
-    weights = Weights(w.embedding.to(device, dtype), tuple(blocks), final, linear(w.head), ropes, w.rows)
+    weights = Weights(table, tuple(blocks), final, copied(w.head), ropes, w.rows)
     return Decoder(model.spec, weights)
 
 
@@ -132,7 +134,8 @@ def random_decoder(size: str, context: int) -> Decoder:
     read = sum(linear.nbytes for four in parts for linear in four) + final.nbytes
     rows = context + SLACK
     ropes = tables(spec, rows, torch.bfloat16, DEVICE)
-    weights = Weights(torch.randn(vocab, width, **kind), tuple(blocks), norm(), final, ropes, rows, nbytes=read)
+    table = Table(torch.randn(vocab, width, **kind), torch.bfloat16)
+    weights = Weights(table, tuple(blocks), norm(), final, ropes, rows, nbytes=read)
     return Decoder(spec, weights)
 
 
@@ -188,6 +191,33 @@ def sampling_cost() -> dict[str, Any]:
     return figures
 
 
+def quantised() -> dict[str, Any]:
+    """Rows times quantised matrices against the expanded matrix in float64; milliseconds of one, beside bf16, by rows."""
+    figures: dict[str, Any] = {}
+    size = 4096 if DEVICE.type == "cuda" else 256
+    dtype = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
+    weight = torch.randn(size, size)
+    codes = torch.randint(0, 16, (size, size), dtype=torch.uint8)
+    scale = torch.rand(size, size // 32).half()
+    kinds = {
+        "int4": quantise(weight, 4),
+        "int8": quantise(weight, 8),
+        "table4": Grouped(pack_nibbles(codes, 32), scale, table=torch.randn(16), bits=4),
+        "fp8": Grouped(weight.to(torch.float8_e4m3fn), torch.rand(size, size // 128)),
+    }
+    plain = linear(weight, None, dtype, DEVICE)
+    for rows in (1, 4, 16):
+        x = torch.randn(rows, size, dtype=dtype, device=DEVICE)
+        figures[f"bf16_{rows}_ms"] = round(timed(lambda x=x: plain(x), 50), 4)
+        for name, grouped in kinds.items():
+            layer = linear(grouped, None, dtype, DEVICE)
+            want = x.double().cpu() @ grouped.expand(torch.float64).T
+            error = float((layer(x).double().cpu() - want).abs().max() / want.std())
+            assert error < 0.04, f"{name}, {rows} rows: off by {error:.3f}"
+            figures[f"{name}_{rows}_ms"] = round(timed(lambda x=x, layer=layer: layer(x), 50), 4)
+    return figures
+
+
 def machine() -> dict[str, Any]:
     """What this ran on."""
     name = torch.cuda.get_device_name(0) if DEVICE.type == "cuda" else "cpu"
@@ -206,6 +236,7 @@ def main(out: Path) -> int:
         "same noise": same_noise,
         "same text": same_text,
         "sampling": sampling_cost,
+        "quantised": quantised,
         **{f"pass {size}": lambda size=size: pass_cost(size) for size in sizes},
     }
     results: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from outrider.core.registry import GuardedDrafter
 from outrider.core.sample import Settings
 from outrider.core.target.attention import Attention
 from outrider.core.target.decoder import Block, Decoder, Weights
-from outrider.core.target.linear import Linear
+from outrider.core.target.linear import Linear, Table
 from outrider.core.target.load import tables
 from outrider.core.target.mlp import ACTIVATIONS, Dense
 from outrider.core.target.model import SLACK, TargetModel
@@ -64,7 +64,8 @@ def decoder(seed: int = 0, vocab: int = 48, layers: int = 2, context: int = 256,
     embedding = matrix(vocab, s.width) * 6
     final = Norm(s.width, torch.ones(s.width), s.eps)
     cpu = torch.device("cpu")
-    return Decoder(s, Weights(embedding, tuple(blocks), final, head, tables(s, rows, torch.float32, cpu), rows))
+    ropes = tables(s, rows, torch.float32, cpu)
+    return Decoder(s, Weights(Table(embedding, torch.float32), tuple(blocks), final, head, ropes, rows))
 
 
 def target(seed: int = 0, vocab: int = 48, context: int = 256, layers: int = 2, sharp: float = 1.0) -> TargetModel:
@@ -345,7 +346,7 @@ def checkpoint(folder: Path, seed: int = 0, layers: int = 2, extra: Sequence[str
     model = decoder(seed, vocab, layers, context)
     s, w = model.spec, model.weights
     assert w.head.weight is not None and w.norm.weight is not None
-    tensors = {"model.embed_tokens.weight": w.embedding, "model.norm.weight": w.norm.weight}
+    tensors = {"model.embed_tokens.weight": w.embedding.weight, "model.norm.weight": w.norm.weight}
     tensors["lm_head.weight"] = w.head.weight
     mixer, channel = s.layers[0].mixer, s.layers[0].channel
     assert isinstance(mixer, AttentionSpec) and isinstance(channel, DenseSpec)

@@ -66,7 +66,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         show_default=True,
         metavar="M",
         callback=_name,
-        help="A folder or file, a name from `outrider models list`, or a hub id such as org/name.",
+        help="A folder or file, a name from `outrider models list`, or a hub id: org/name, org/name:Q8_0, org/name@revision.",
     ),
     "drafter": click.option(
         "--drafter",
@@ -132,6 +132,14 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         show_default=True,
         help="What the model computes in.",
     ),
+    "quantize": click.option(
+        "--quantize",
+        type=click.Choice(["auto", "none", "int8", "int4"]),
+        default="auto",
+        show_default=True,
+        help="Round the weights while loading: half or a quarter of the memory, a little less exact. "
+        "auto keeps them as they are stored, none expands quantised ones.",
+    ),
     "context": click.option(
         "--context",
         type=_POSITIVE,
@@ -167,6 +175,12 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     ),
 }
 
+think_option = click.option(
+    "--think/--no-think",
+    default=None,
+    help="Have the model think before it answers, or not, where it lets you choose; else it does as it is used to.",
+)
+
 
 def engine_options(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the shared options to a command, which gets them folded into one `EngineOptions` named `options`."""
@@ -184,6 +198,20 @@ def engine_options(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., 
         return wrapped
 
     return decorate
+
+
+def loading_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how a model is loaded; the command gets them as a `ModelChoice` named `choice`, and `weights`."""
+    names = ("device", "dtype", "quantize", "context")
+
+    @functools.wraps(function)
+    def call(**given: Any) -> Any:
+        return function(choice=ModelChoice(**{name: given.pop(name) for name in names}), **given)
+
+    wrapped: Callable[..., Any] = call
+    for name in reversed((*names, "weights")):
+        wrapped = _OPTIONS[name](wrapped)
+    return wrapped
 
 
 def _fold(picked: dict[str, Any]) -> EngineOptions:

@@ -28,6 +28,7 @@ _DRAW_EVERY = 0.1  # seconds between two paintings
 _SPEED_OVER = 4.0  # seconds that the shown speed looks back
 _LONG_PROMPT = 512  # tokens; a shorter prefill is over before it could be read
 _BAR = 24
+_WORDS = 20  # columns that the words have at least
 
 
 class ProgressLine:
@@ -90,12 +91,13 @@ class ProgressLine:
             return
         self._last = now
         width = shutil.get_terminal_size().columns - 1
-        self._stream.write("\r\x1b[K" + _cut(self._text(event), width))
+        self._stream.write("\r\x1b[K" + self._text(event, width))
         self._stream.flush()
         self._drawn = True
 
-    def _text(self, event: protocol.Progress) -> str:
-        parts = [_verb(event)]
+    def _text(self, event: protocol.Progress, width: int) -> str:
+        """The line; where it is too long the words are cut rather than the figures."""
+        parts: list[str] = []
         in_bytes = event.unit == "bytes"
         if event.total:
             parts.append(_bar(event.done / event.total))
@@ -105,8 +107,12 @@ class ProgressLine:
                 parts.append(f"{event.done:.0f} of {event.total:.0f} {event.unit}".rstrip())
         elif event.done:
             parts.append(render.size(event.done) if in_bytes else f"{event.done:.0f} {event.unit}".rstrip())
-        parts += self._pace(event)
-        return render.printable("  ".join(parts))
+        figures = "".join(f"  {part}" for part in (*parts, *self._pace(event)))
+        words = render.printable(_verb(event))
+        room = width - render.cells(figures)
+        if render.cells(words) > room:
+            words = _cut(words, max(room, _WORDS) - 1) + "…"
+        return _cut(words + figures, width)
 
     def _pace(self, event: protocol.Progress) -> list[str]:
         """Speed and time left of what moves bytes, time left of a benchmark."""

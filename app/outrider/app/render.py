@@ -108,13 +108,15 @@ def echo_json(value: Any, *, pretty: bool = True) -> None:
 
 
 class AnswerWriter:
-    """Writes an answer to stdout while it comes, flushed with every pass.
+    """Writes an answer, or a thought, while it comes, flushed with every pass.
 
-    `safe` drops control characters of the model; `mark` is an SGR code that is put around accepted drafts.
+    `safe` drops control characters of the model; `mark` is an SGR code that is put around accepted drafts, `base` one for
+    all of the text.
     """
 
-    def __init__(self, stream: TextIO, *, safe: bool, mark: str = "") -> None:
+    def __init__(self, stream: TextIO, *, safe: bool, mark: str = "", base: str = "") -> None:
         self._stream, self._safe, self._mark = stream, safe, mark
+        self._on = f"\x1b[{base}m" if base else ""
         self._last = "\n"
         self._taken = 0  # characters of the answer that came with tokens
 
@@ -129,13 +131,12 @@ class AnswerWriter:
                 continue
             if self._mark and (token.kind == "A") != early:
                 early = not early
-                pieces.append(f"\x1b[{self._mark}m" if early else "\x1b[0m")
+                pieces.append(f"\x1b[{self._mark}m" if early else "\x1b[0m" + self._on)
             pieces.append(text)
             self._last = text[-1]
-        if early:
-            pieces.append("\x1b[0m")
         if pieces:
-            self._stream.write("".join(pieces))
+            off = "\x1b[0m" if early or self._on else ""
+            self._stream.write(self._on + "".join(pieces) + off)
             self._stream.flush()
 
     def rest(self, whole: str) -> None:
@@ -143,10 +144,10 @@ class AnswerWriter:
         if left := whole[self._taken :]:
             self.tokens([protocol.Token(-1, left, "P")])
 
-    def end(self) -> None:
-        """Close the last line if it is open."""
+    def end(self, *, blank: bool = False) -> None:
+        """Close the last line if it is open; with `blank` an empty one follows what was written."""
         if self._last != "\n":
-            self._stream.write("\n")
+            self._stream.write("\n\n" if blank else "\n")
             self._last = "\n"
         self._stream.flush()
 
@@ -164,3 +165,10 @@ def stdin_is_terminal() -> bool:
 def stdout_writer(marks: str) -> AnswerWriter:
     """The writer for this process's stdout."""
     return AnswerWriter(sys.stdout, safe=is_terminal(sys.stdout), mark=marks)
+
+
+def thought_writer(marks: str) -> AnswerWriter | None:
+    """A dim one on stderr for what the model thinks; None unless a person sees it beside the answer."""
+    if not (is_terminal(sys.stdout) and is_terminal(sys.stderr)):
+        return None
+    return AnswerWriter(sys.stderr, safe=True, mark=marks, base="2")

@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from outrider.core import protocol
-from outrider.core.protocol import Done, Failed, Finish, Loaded, Progress, Report, Result, Step, Timing, Token
+from outrider.core.protocol import Done, Failed, Finish, Loaded, Progress, Report, Result, Step, Timing
 
 _CHUNK = 1 << 16
 
@@ -207,7 +207,7 @@ class ScriptedEngine:
         """The recorded pass as the drafter of this moment would have made it."""
         if self._drafter == "none":
             for number, token in enumerate(step.tokens, seq):
-                plain = Token(token.id, token.text, "P", token.p)
+                plain = msgspec.structs.replace(token, kind="P")
                 yield msgspec.structs.replace(
                     step, seq=number, drafter="none", proposed=0, accepted=0, tokens=[plain], draft_ms=0.0
                 )
@@ -237,7 +237,7 @@ def report_of(
         drafter=request.drafter.name,
         rule=request.rule,
         seed=recorded.seed if recorded else 0,
-        text="".join(token.text for token in tokens),
+        text="".join(token.text for token in tokens if not token.thinking),
         token_ids=[token.id for token in tokens],
         prompt_tokens=recorded.prompt_tokens if recorded else 0,
         finish=finish,
@@ -255,6 +255,7 @@ def report_of(
         tokens_per_second=(len(tokens) - 1) / decode if decode > 0 else 0.0,
         drafters=drafters,
         speedup=recorded.speedup if recorded and whole else None,
+        thinking="".join(token.text for token in tokens if token.thinking),
     )
 
 

@@ -20,6 +20,7 @@ from .registry import GuardedDrafter
 from .rounds import Round, Rounds
 from .sample import Sampler, Settings
 from .target.model import SLACK, TargetModel
+from .text.thinking import Splitter
 
 CHUNK = 512  # prompt tokens of one prefill pass; cancellation and progress happen between passes
 
@@ -88,6 +89,7 @@ class Order:
     stop: tuple[str, ...] = ()
     limit: int | None = None
     detail: bool = False
+    splitter: Splitter | None = None  # where the model thinks
     stable: int = 0  # ids that the next turn's prompt will begin with too
     load_s: float = 0.0
     began: float = field(default_factory=time.perf_counter)
@@ -106,7 +108,7 @@ class Answer:
     ) -> None:
         self.order, self.talk, self.policy = order, talk, policy
         self._choose, self._say = choose, say
-        self.emitter = Emitter(order.pieces, order.eos, order.stop, order.limit)
+        self.emitter = Emitter(order.pieces, order.eos, order.stop, order.limit, order.splitter)
         self.sampler = Sampler(order.settings, Noise(order.seed), order.ids)
         self.timing = Timing(load_s=order.load_s)
         self.passes = self.proposed = self.accepted = 0
@@ -289,6 +291,7 @@ class Answer:
             tokens_per_second=(count - 1) / decode_s if count > 1 and decode_s > 0 else 0.0,
             drafters=self.by_drafter,
             speedup=self.policy.plain.speedup(decode_s / (count - 1)) if drafted and count > 1 else None,
+            thinking=emitter.thinking,
         )
 
 

@@ -128,7 +128,7 @@ class _Bench:
                         same_text=report.token_ids == plain.token_ids,
                     )
                 )
-            history = [*history, Message("assistant", plain.text)]
+            history = [*history, Message("assistant", plain.text, plain.thinking)]
         return runs
 
     def _answer(self, messages: list[Message], choice: DrafterChoice, limit: int | None) -> Report:

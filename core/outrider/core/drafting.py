@@ -154,7 +154,10 @@ class Target(Protocol):
         ...
 
     def kv(self, layer: int) -> tuple[Tensor, Tensor, int]:
-        """Keys and values [H, capacity, d_head] of a layer and the committed length. Read-only."""
+        """Keys and values [H, rows, d_head] of a layer, row i of position max(0, length - rows) + i, and the committed length.
+
+        Read-only. A sliding layer may give no more than its window.
+        """
         ...
 
     def capture(self, function: Callable[..., Tensor], *examples: Tensor) -> Callable[..., Tensor]:

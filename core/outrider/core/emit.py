@@ -1,4 +1,7 @@
-"""From committed tokens to emitted ones: EOS, stop strings and limits, checked per token in order, inside a block too."""
+"""From committed tokens to emitted ones: EOS, stop strings and limits, checked per token in order, inside a block too.
+
+Where the model thinks, its thoughts go beside the answer; stop strings end the answer alone.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from .protocol import Finish, Kind, Token
+from .text.thinking import Splitter
 
 
 class Pieces(Protocol):
@@ -27,15 +31,22 @@ class Emitter:
     """
 
     def __init__(
-        self, pieces: Pieces, eos: Collection[int], stop: Sequence[str] = (), limit: int | None = None
+        self,
+        pieces: Pieces,
+        eos: Collection[int],
+        stop: Sequence[str] = (),
+        limit: int | None = None,
+        splitter: Splitter | None = None,
     ) -> None:
         self._pieces = pieces
+        self._splitter = splitter
         self._eos = eos
         self._stop = tuple(stop)
         self._limit = limit
-        self._text = ""  # all that was decoded
+        self._thoughts: list[str] = []
+        self._text = ""  # all of the answer that was decoded
         self._released = 0  # characters of it that were given out
-        self._starts: list[int] = []  # for each token, where its text begins
+        self._starts: list[int] = []  # for each token, where its text begins; -1 for those of a thought
         self.ids: list[int] = []
         self.kinds: list[Kind] = []
         self.finish: Finish | None = None
@@ -44,6 +55,11 @@ class Emitter:
     def text(self) -> str:
         """The answer so far as it may be shown."""
         return self._text[: self._released]
+
+    @property
+    def thinking(self) -> str:
+        """What the model thought so far."""
+        return "".join(self._thoughts)
 
     def left(self, most: int) -> int:
         """How many more tokens may be emitted, at most `most`."""
@@ -56,27 +72,55 @@ class Emitter:
         if token in self._eos:
             self.close("stop")
             return None
-        self._starts.append(len(self._text))
+        start = len(self._text)
         self.ids.append(token)
         self.kinds.append(kind)
-        self._text += self._pieces.push(token)
+        thought, inside = self._take(token)
+        self._starts.append(-1 if inside else start)
         cut = self._find_stop()
         if cut is not None:
             return self._cut(token, kind, cut)
         if self._limit is not None and len(self.ids) >= self._limit:
-            self._text += self._pieces.flush()
+            thought += self._flush()
             self.finish = "length"
-            return Token(token, self._release(len(self._text)), kind)
-        return Token(token, self._release(len(self._text) - self._held()), kind)
+        elif thought:  # a token shows text of one side; the other's comes with the next one
+            return Token(token, thought, kind, thinking=True)
+        text = self._release(len(self._text) - (self._held() if self.finish is None else 0))
+        return Token(token, thought or text, kind, thinking=inside)
 
     def close(self, finish: Finish) -> str:
         """End the answer for another reason; returns the text that was still held."""
         if self.finish is None:
             self.finish = finish
-            self._text += self._pieces.flush()
+            self._flush()
             cut = self._find_stop()
             return self._release(len(self._text) if cut is None else cut)
         return ""
+
+    def _take(self, token: int) -> tuple[str, bool]:
+        """Add a token's text to its side; returns what of it is thought, and whether the token belongs to a thought."""
+        text = self._pieces.push(token)
+        if self._splitter is None:
+            self._text += text
+            return "", False
+        thought, answer = self._splitter.push(token, text)
+        self._add(thought, answer)
+        return thought, bool(thought) or self._splitter.inside
+
+    def _flush(self) -> str:
+        """Add what detokeniser and splitter still hold; returns what of it is thought."""
+        text = self._pieces.flush()
+        if self._splitter is None:
+            self._text += text
+            return ""
+        thought, answer = self._splitter.end(text)
+        self._add(thought, answer)
+        return thought
+
+    def _add(self, thought: str, answer: str) -> None:
+        if thought:
+            self._thoughts.append(thought)
+        self._text += answer
 
     def _cut(self, token: int, kind: Kind, cut: int) -> Token | None:
         self.finish = "stop"

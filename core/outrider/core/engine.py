@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import torch
 
 from . import registry
@@ -15,7 +17,10 @@ from .noise import fresh_seed
 from .protocol import DrafterChoice, DrafterRow, Generate, ModelChoice, Notice, Progress, Report, Step
 from .sample import fill
 from .target.model import SLACK
+from .text import thinking
 from .text.detokenise import Detokeniser
+from .text.template import ChatTemplate
+from .text.thinking import Splitter
 from .weights.library import resolve
 
 Say = Callable[[Step | Progress | Notice], None]
@@ -27,6 +32,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.model: Model | None = None
+        self._told: ModelChoice | None = None  # whose template was said to have no switch for thinking
 
     def load(self, choice: ModelChoice, number: int, say: Say, cancelled: Callable[[], bool]) -> Model:
         """The model of `choice`, loaded if it is not yet. Raises ModelError, DownloadError, UsageError, Cancelled."""
@@ -67,7 +73,8 @@ class Engine:
         _check(request)
         fresh = self.model is None or self.model.choice != request.model
         model = self.load(request.model, request.id, say, control.cancelled)
-        ids = self.prompt_ids(model, request)
+        prompt = self.prompt(model, request)
+        ids = self.prompt_ids(model, request, prompt)
         vocab = model.talk.target.vocab
         unknown = [token for token in request.sampling.logit_bias if token >= vocab]
         if unknown:
@@ -87,28 +94,35 @@ class Engine:
             stop=tuple(request.sampling.stop),
             limit=request.sampling.max_tokens,
             detail=request.detail,
+            splitter=self._splitter(model, request, prompt),
             stable=self.stable(model, request, ids),
             load_s=model.loaded.load_s if fresh else 0.0,
             began=began,
         )
+
+        self._tell_deaf(model, request, prompt, say)
 
         def choose(choice: DrafterChoice) -> registry.GuardedDrafter | None:
             return self.drafter(model, choice, lambda text: say(Notice(text, request.id)))
 
         return Answer(order, model.talk, model.policy, choose, say).run(control)
 
-    def prompt_ids(self, model: Model, request: Generate) -> list[int]:
-        """Token ids of a request: the chat through the model's template, raw text as it is. Raises UsageError."""
-        if request.prompt is not None:
-            ids = model.tokenizer.encode_raw(request.prompt) if request.prompt else []
-        elif not request.messages:
-            ids = []
-        elif model.tokenizer.template is None:
+    def prompt(self, model: Model, request: Generate) -> str:
+        """The text that a request begins with: the chat through the model's template, raw text as it is. Raises UsageError."""
+        if request.prompt is not None or not request.messages:
+            return request.prompt or ""
+        template = model.tokenizer.template
+        if template is None:
             raise UsageError(
                 f"{request.model.model} has no chat template.", "Use `outrider run --raw`, or a chat model."
             )
-        else:
-            ids = model.tokenizer.encode(model.tokenizer.template.render(request.messages))
+        return template.render(request.messages, **_switches(template, request))
+
+    def prompt_ids(self, model: Model, request: Generate, prompt: str | None = None) -> list[int]:
+        """Token ids of a request; `prompt`: its text, if it is known already. Raises UsageError."""
+        text = self.prompt(model, request) if prompt is None else prompt
+        encode = model.tokenizer.encode if request.prompt is None else model.tokenizer.encode_raw
+        ids = encode(text) if text else []
         if not ids or (request.messages and not any(m.content.strip() for m in request.messages if m.role == "user")):
             raise UsageError("The prompt is empty.", "Give some text: outrider run 'Why is the sky blue?'")
         return ids
@@ -118,11 +132,28 @@ class Engine:
         template = model.tokenizer.template
         if model.talk.target.cache.cut or template is None or not request.messages:
             return 0
-        bare = model.tokenizer.encode(template.render(request.messages, add_generation_prompt=False))
+        options = _switches(template, request)
+        bare = model.tokenizer.encode(template.render(request.messages, add_generation_prompt=False, **options))
         shared = 0
         while shared < min(len(bare), len(ids) - 1) and bare[shared] == ids[shared]:
             shared += 1
         return shared
+
+    def _splitter(self, model: Model, request: Generate, prompt: str) -> Splitter | None:
+        """What takes the thoughts out of the answer to a chat; None for raw text and where the model has none."""
+        template = model.tokenizer.template
+        if request.prompt is not None or template is None:
+            return None
+        form = thinking.find(template.source, model.tokenizer)
+        return Splitter(form, prompt) if form is not None else None
+
+    def _tell_deaf(self, model: Model, request: Generate, prompt: str, say: Say) -> None:
+        """Say once for each model that its template writes the same whether it is asked for thinking or not."""
+        if request.think is None or request.prompt is not None or self._told == request.model:
+            return
+        if self.prompt(model, msgspec.structs.replace(request, think=not request.think)) == prompt:
+            self._told = request.model
+            say(Notice(f"The chat template of {request.model.model} has no switch for thinking.", request.id, "info"))
 
     def drafter(
         self, model: Model, choice: DrafterChoice, report: Callable[[str], None]
@@ -151,6 +182,10 @@ class Engine:
         model.talk.drafters[key] = drafter
         drafter.reset()
         return drafter
+
+
+def _switches(template: ChatTemplate, request: Generate) -> dict[str, Any]:
+    return {} if request.think is None else thinking.switches(template.source, request.think)
 
 
 def _check(request: Generate) -> None:

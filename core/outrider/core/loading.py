@@ -12,18 +12,19 @@ import torch
 from . import registry
 from .answer import Conversation
 from .drafting import ModelInfo
-from .errors import Cancelled, ModelError, UsageError
+from .errors import Cancelled, ModelError
 from .policy import Policy
 from .protocol import DrafterRow, Loaded, ModelChoice, Sampling
 from .sample import fill
 from .target.decoder import Decoder
-from .target.families import read_spec
+from .target.linear import Form
 from .target.load import choose_device, choose_dtype, load_decoder
 from .target.model import SLACK, TargetModel
 from .text.tokenizer import Tokenizer
+from .weights import plan
 from .weights.checkpoint import Checkpoint, info, open_checkpoint
 
-CONTEXT = 8192  # tokens, where the user does not say: K/V of a small model stay below 200 MB
+BITS = {"int8": 8, "int4": 4}  # of --quantize
 
 WIDTHS = (1, 8, 17, 2, 4)  # rows that are timed at load, in this order
 CALIBRATION = 1.5  # seconds after which no further width is begun
@@ -64,11 +65,14 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     dtype = choose_dtype(choice.dtype, device)
     checkpoint = open_checkpoint(path)
     try:
-        context = _context(choice, read_spec(checkpoint.config).context)
+        subject = plan.of_checkpoint(checkpoint)
+        settings = plan.check(subject, plan.settle(subject, choice))
+        context = settings.context
         tell("tokenizer", 0, 0, "")
         tokenizer = Tokenizer.from_checkpoint(checkpoint)
         clock.lap("tokenizer")
-        decoder = _decoder(checkpoint, (dtype, device), context, tell, cancelled)
+        form = Form(dtype, device, BITS.get(choice.quantize), plan.keep(subject, settings))
+        decoder = _decoder(checkpoint, form, context, tell, cancelled)
         target = _target(choice, decoder, info(checkpoint), context)
         clock.lap("weights")
         generation = checkpoint.generation
@@ -108,7 +112,7 @@ def _calibrated(target: TargetModel, cancelled: Callable[[], bool]) -> Policy:
 
 def _decoder(
     checkpoint: Checkpoint,
-    kind: tuple[torch.dtype, torch.device],
+    form: Form,
     context: int,
     tell: Tell,
     cancelled: Callable[[], bool],
@@ -119,9 +123,9 @@ def _decoder(
         tell("weights", done, total, "layers")
 
     try:
-        return load_decoder(checkpoint, *kind, context + SLACK, layer)
+        return load_decoder(checkpoint, form, context + SLACK, layer)
     except torch.OutOfMemoryError as error:
-        raise _too_big(checkpoint.path.name, kind[1]) from error
+        raise _too_big(checkpoint.path.name, form.device) from error
 
 
 def _target(choice: ModelChoice, decoder: Decoder, known: ModelInfo, context: int) -> TargetModel:
@@ -143,9 +147,10 @@ def _loaded(
     decoder, filled = target.decoder, fill(Sampling(), own)
     return Loaded(
         model=choice.model,
-        title=target.info.name,
+        title=choice.model if target.info.name.startswith("sha256-") else target.info.name,  # a blob has no name
         family=decoder.spec.family,
-        parameters=decoder.weights.nbytes // decoder.dtype.itemsize,
+        parameters=decoder.weights.parameters,
+        bits=round(8 * decoder.weights.nbytes / decoder.weights.parameters, 2),
         nbytes=decoder.weights.nbytes + target.cache.nbytes,
         dtype=str(decoder.dtype).removeprefix("torch."),
         device=str(decoder.device),
@@ -156,14 +161,3 @@ def _loaded(
         sampling=Sampling(temperature=filled.temperature, top_k=filled.top_k, top_p=filled.top_p, min_p=filled.min_p),
         drafters=rows,
     )
-
-
-def _context(choice: ModelChoice, made_for: int) -> int:
-    if choice.context is None:
-        return min(made_for, CONTEXT)
-    if not 16 <= choice.context <= made_for:
-        raise UsageError(
-            f"--context must be from 16 to {made_for} for this model, not {choice.context}.",
-            "Leave it out for a sensible size.",
-        )
-    return choice.context

@@ -28,11 +28,15 @@ class Frame(msgspec.Struct, tag=True, omit_defaults=True, kw_only=True):
 # ---------------------------------------------------------------------------------------------------- values
 
 
-class Message(msgspec.Struct):
-    """One turn of a chat. `role` is `system`, `user` or `assistant`."""
+class Message(msgspec.Struct, omit_defaults=True):
+    """One turn of a chat. `role` is `system`, `user` or `assistant`; `thinking` is what an assistant thought before it spoke.
+
+    Whether earlier thoughts are shown to the model is for its chat template to decide.
+    """
 
     role: str
     content: str
+    thinking: str = ""
 
 
 class Sampling(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -82,6 +86,7 @@ class ModelChoice(msgspec.Struct, omit_defaults=True, kw_only=True, frozen=True)
     model: str = "starter"
     device: str = "auto"  # auto, cpu, cuda, cuda:N
     dtype: str = "auto"  # auto, fp32, bf16, fp16
+    quantize: str = "auto"  # auto (as stored), none (expand), int8, int4
     context: int | None = None  # tokens; None = the model's own, bounded by memory
     threads: int | None = None  # CPU threads; None = the engine's choice
 
@@ -95,12 +100,13 @@ class DrafterChoice(msgspec.Struct, omit_defaults=True, kw_only=True, frozen=Tru
 
 
 class Token(msgspec.Struct, omit_defaults=True):
-    """One emitted token. `text` may be empty: held bytes go to the token that completes them."""
+    """One emitted token. `text` may be empty: held bytes go to the token that completes them, markers are shown nowhere."""
 
     id: int
     text: str
     kind: Kind
     p: float | None = None  # the target's probability of it, if asked for
+    thinking: bool = False  # belongs to a thought, not to the answer
 
 
 class RejectedToken(msgspec.Struct, array_like=True):
@@ -138,8 +144,8 @@ class Report(msgspec.Struct):
     drafter: str  # what was asked
     rule: str
     seed: int
-    text: str
-    token_ids: list[int]  # without the EOS and without tokens wholly cut by a stop string
+    text: str  # the answer alone
+    token_ids: list[int]  # thoughts included; without the EOS and without tokens wholly cut by a stop string
     prompt_tokens: int
     finish: Finish
     passes: int  # decode passes, prefill excluded
@@ -150,6 +156,36 @@ class Report(msgspec.Struct):
     tokens_per_second: float  # (tokens - 1) / decode_s
     drafters: dict[str, int]  # passes by drafter, "none" for plain ones
     speedup: Speedup | None
+    thinking: str = ""  # what the model thought, without its markers
+
+
+class KnownDrafter(msgspec.Struct, kw_only=True):
+    """A published drafter. Without `repo` it lies in the target's own files."""
+
+    method: str
+    repo: str = ""
+    license: str = ""
+    nbytes: int = 0  # 0: not known
+    about: bool = False  # the size is rounded
+    note: str = ""
+
+
+class MemoryPlan(msgspec.Struct, kw_only=True):
+    """Bytes that a model takes in memory."""
+
+    device: str
+    dtype: str
+    quantize: str
+    context: int  # tokens
+    weights: int
+    states: int | None  # keys and values at the full context; None: not known before the model is here
+    drafter: int = 0
+    overhead: int
+    total: int
+    free: int | None = None  # None: this machine does not tell
+    verdict: Literal["fits", "tight", "no", ""] = ""  # "": free is not known
+    instead: str = ""  # the nearest choice that fits, where this one does not
+    about: bool = False  # estimated from the number of parameters
 
 
 class ModelRow(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -165,6 +201,24 @@ class ModelRow(msgspec.Struct, omit_defaults=True, kw_only=True):
     sources: list[str] = []  # where it would come from, first that answers
     detail: dict[str, Any] = {}  # `models show` only: spec, quantisation, context, template …
     problem: str = ""  # what is wrong with it, if anything
+    series: str = ""  # what follows is the catalogue's, nothing where it does not know the model
+    tier: int = 0  # 1: most people run it … 3: some do
+    parameters: int = 0
+    active: int = 0  # of them used for one token, where not all are
+    context: int = 0  # tokens
+    form: str = ""  # what the weights are stored as
+    about: bool = False  # size and parameters are rounded
+    gated: bool = False  # its terms have to be accepted on the hub first
+    gguf: str = ""  # a repository with GGUF files of it
+    unsupported: str = ""  # why the engine cannot run it yet
+    drafters: list[KnownDrafter] = []  # made for it
+    plan: MemoryPlan | None = None  # `models show` and the whole catalogue only
+    source: str = ""  # who keeps it: library, Hugging Face cache, LM Studio, ollama, llama.cpp; empty = not here
+    quantisation: str = ""  # Q4_K_M, bf16, …, where it is known
+    revision: str = ""  # of the hub's repository, as it was asked for
+    commit: str = ""
+    partial: int = 0  # bytes that a stopped pull left here, of `nbytes`
+    note: str = ""  # what a pull decided, if the user should know
 
 
 class DrafterRow(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -189,6 +243,7 @@ class Loaded(msgspec.Struct, omit_defaults=True, kw_only=True):
     family: str
     parameters: int
     nbytes: int
+    bits: float = 0.0  # of memory for each parameter
     dtype: str
     device: str
     threads: int
@@ -244,6 +299,7 @@ class Generate(Request):
     drafter: DrafterChoice = DrafterChoice()
     rule: str = "match"
     detail: bool = False  # also p, rejected and top
+    think: bool | None = None  # asks the chat template for thinking or for none; None = the model's own way
 
 
 class Cancel(Request):
@@ -259,9 +315,12 @@ class SetDrafter(Request):
 
 
 class Models(Request):
-    """Local and catalogue models. Result: list of `ModelRow`; with `name`, one row with `detail`."""
+    """Local models and the starter. Result: list of `ModelRow`; with `name`, one row with `detail` and `plan`."""
 
     name: str | None = None
+    everything: bool = False  # the whole catalogue, with plans
+    choice: ModelChoice = ModelChoice()  # what a plan is made for: device, dtype, quantize, context
+    weights: str | None = None  # a drafter that is counted in, as in `DrafterChoice`
 
 
 class Pull(Request):

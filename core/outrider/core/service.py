@@ -48,9 +48,10 @@ class Service:
     def __init__(self, frames_in: int, frames_out: int) -> None:
         self._in, self._out = frames_in, frames_out
         self._writing = threading.Lock()
-        self._inbox: queue.Queue[protocol.Request | None] = queue.Queue()
+        self._inbox: queue.Queue[protocol.Request | int | None] = queue.Queue()
         self._cancelled: set[int] = set()
-        self._switches: queue.Queue[protocol.SetDrafter] = queue.Queue()
+        self._switches = _Switches()
+        self._older: dict[int, int] = {}  # switches that came before each answer that waits or runs
         self._running: int | None = None
         self._engine: Any = None
 
@@ -98,12 +99,14 @@ class Service:
         if isinstance(request, protocol.Cancel):
             self._cancelled.add(request.request)
         elif isinstance(request, protocol.SetDrafter):
-            self._switches.put(request)
-            if self._running is None:
-                self._inbox.put(request)
+            number = self._switches.add(request)
+            if not self._older:
+                self._inbox.put(number)
         elif isinstance(request, protocol.Quit):
             self._hang_up()
         else:
+            if isinstance(request, protocol.Generate):
+                self._older[request.id] = self._switches.received
             self._inbox.put(request)
 
     def _hang_up(self) -> None:
@@ -114,10 +117,11 @@ class Service:
 
     # ------------------------------------------------------------------ serving
 
-    def _serve(self, request: protocol.Request) -> None:
-        if isinstance(request, protocol.SetDrafter):
-            self._acknowledge()
+    def _serve(self, request: protocol.Request | int) -> None:
+        if isinstance(request, int):
+            self._acknowledge(request)
             return
+        self._acknowledge(self._older.get(request.id, 0))
         self._running = request.id
         try:
             if request.id in self._cancelled:
@@ -134,16 +138,17 @@ class Service:
         finally:
             self._running = None
             self._cancelled.discard(request.id)
-            self._acknowledge()
+            self._older.pop(request.id, None)
+            if not self._older:
+                self._acknowledge(self._switches.received)
 
     def _fail(self, number: int, message: str, hint: str, usage: bool) -> None:
         trace = traceback.format_exc()
         self.send(protocol.Failed(request=number, message=message, hint=hint, usage=usage, trace=trace))
 
-    def _acknowledge(self) -> None:
-        """Switches that no running answer took: the next `Generate` carries its own choice, so they are simply done."""
-        while not self._switches.empty():
-            switch = self._switches.get()
+    def _acknowledge(self, until: int) -> None:
+        """Switches that no answer took, up to that number: an answer asked for later carries its own choice."""
+        while (switch := self._switches.take(until)) is not None:
             self.send(protocol.Result(request=switch.id, data=switch.drafter.name))
 
     def cancelled(self, number: int) -> Callable[[], bool]:
@@ -166,9 +171,12 @@ class Service:
         return protocol.Done(request=request.id, finish=report.finish, report=report)
 
     def _models(self, request: protocol.Models) -> protocol.Event:
-        from outrider.core.weights import library
+        from outrider.core.weights import known
 
-        found = library.rows() if request.name is None else library.row(request.name)
+        if request.name is None:
+            found = known.rows(request.everything, request.choice)
+        else:
+            found = known.row(request.name, request.choice, request.weights)
         return protocol.Result(request=request.id, data=protocol.plain(found))
 
     def _pull(self, request: protocol.Pull) -> protocol.Event:
@@ -204,6 +212,27 @@ class Service:
         return protocol.Result(request=request.id, data=protocol.plain(findings()))
 
 
+class _Switches:
+    """Switches of the drafter, numbered from 1 as they arrive; one thread adds, another takes."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[protocol.SetDrafter] = queue.Queue()
+        self.received = self._taken = 0
+
+    def add(self, switch: protocol.SetDrafter) -> int:
+        """The number of the switch."""
+        self._waiting.put(switch)
+        self.received += 1
+        return self.received
+
+    def take(self, until: int) -> protocol.SetDrafter | None:
+        """The oldest one, if its number is at most `until`."""
+        if self._taken >= until:
+            return None
+        self._taken += 1
+        return self._waiting.get()
+
+
 class _Control:
     """The running answer's view of the user."""
 
@@ -214,10 +243,10 @@ class _Control:
     def switched(self) -> protocol.DrafterChoice | None:
         """The newest switch; older ones that nobody saw are answered as done."""
         switches = self._service._switches
-        while not switches.empty():
+        while (switch := switches.take(switches.received)) is not None:
             if self._switch is not None:
                 self.switch_done(self._switch.drafter.name, None)
-            self._switch = switches.get()
+            self._switch = switch
         return self._switch.drafter if self._switch is not None else None
 
     def switch_done(self, name: str, error: OutriderError | None) -> None:

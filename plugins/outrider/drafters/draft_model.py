@@ -60,6 +60,7 @@ class DraftModel:
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
         """Load the draft model that `match` names. Raises ModelError if it cannot be read."""
+        from outrider.core.target.linear import Form
         from outrider.core.target.load import load_decoder
         from outrider.core.weights.checkpoint import open_checkpoint
 
@@ -67,7 +68,7 @@ class DraftModel:
         capacity = target.context + SLACK
         checkpoint = open_checkpoint(Path(match.weights))
         try:
-            decoder = load_decoder(checkpoint, target.dtype, target.device, capacity)
+            decoder = load_decoder(checkpoint, Form(target.dtype, target.device), capacity)
         finally:
             checkpoint.close()
         return Rider(decoder, capacity, target.info.vocab)
@@ -144,6 +145,8 @@ class Rider:
         while len(self._seen) < len(ids):
             logits = self._pass(ids[len(self._seen) : len(self._seen) + CHUNK])
         assert logits is not None
+        if self._cache.forgets:
+            self._cache.keep()  # where the next round's true tokens part from this one's draft, it begins again here
         return logits
 
     def _pass(self, ids: list[int]) -> Tensor:

@@ -121,7 +121,13 @@ def _those(widget: Widget, is_one: Callable[[Style], bool]) -> str:
     return found
 
 
-def step(seq: int, at: float, tokens: Sequence[tuple[str, str]], drafter: str = "prompt_lookup") -> dict[str, Any]:
+def step(
+    seq: int,
+    at: float,
+    tokens: Sequence[tuple[str, str]],
+    drafter: str = "prompt_lookup",
+    thinking: bool = False,
+) -> dict[str, Any]:
     """A `Step` of `(text, kind)` tokens as a line of a trace."""
     accepted = sum(kind == "A" for _, kind in tokens)
     frame = {
@@ -132,7 +138,7 @@ def step(seq: int, at: float, tokens: Sequence[tuple[str, str]], drafter: str = 
         "drafter": drafter,
         "proposed": accepted + sum(kind == "C" for _, kind in tokens),
         "accepted": accepted,
-        "tokens": [{"id": 7, "text": text, "kind": kind} for text, kind in tokens],
+        "tokens": [{"id": 7, "text": text, "kind": kind, "thinking": thinking} for text, kind in tokens],
         "draft_ms": 0.1,
         "verify_ms": 1.0,
         "host_ms": 0.1,
@@ -172,6 +178,22 @@ def answer(text: str, kinds: str = "P", pause: float = 0.0) -> list[dict[str, An
     last = end()
     last["at"] = len(lines) * pause
     return [*lines, last]
+
+
+def thoughtful(thought: str, text: str, kinds: str = "P", pause: float = 0.0) -> list[dict[str, Any]]:
+    """An answer with a thought before it, both as in `answer`, and an empty token of each marker."""
+    marker = [step(0, 0.0, [("", "P")], thinking=True)]
+    thinks = answer(thought, kinds, pause)[:-1]
+    for line in thinks:
+        for token in line["frame"]["tokens"]:
+            token["thinking"] = True
+    lines = [*marker, *thinks, *marker, *answer(text, kinds, pause)]
+    made = [json.loads(json.dumps(line)) for line in lines]
+    for seq, line in enumerate(made):
+        line["at"] = seq * pause
+        if line["frame"]["type"] == "Step":
+            line["frame"] |= {"seq": seq, "t": seq * pause}
+    return made
 
 
 def loading(seconds: float = 0.0) -> list[dict[str, Any]]:

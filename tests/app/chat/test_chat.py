@@ -32,12 +32,12 @@ def last(chat: Ride) -> Reply:
 
 async def writing(chat: Ride, characters: int = 40) -> None:
     """Wait until the reply is under way."""
-    await chat.until(lambda: chat.session.state is State.WRITING and len(last(chat).runs) > characters)
+    await chat.until(lambda: chat.session.state is State.WRITING and len(last(chat).answer.runs) > characters)
 
 
 def kinds(chat: Ride) -> str:
     """The kinds of the newest reply, one letter a run."""
-    return "".join(run.kind for run in last(chat).runs)
+    return "".join(run.kind for run in last(chat).answer.runs)
 
 
 async def test_welcome_goes_with_the_first_message(ride: Any) -> None:
@@ -122,8 +122,8 @@ async def test_f3_switches_drafting_off_and_back(ride: Any) -> None:
         await writing(chat)
         await chat.pilot.press("f3")
         await chat.until(lambda: kinds(chat).endswith("P"))
-        runs, size = len(kinds(chat)), len(last(chat).runs)
-        await chat.until(lambda: last(chat).drafters[-1] == "none" and len(last(chat).runs) > size + 100)
+        runs, size = len(kinds(chat)), len(last(chat).answer.runs)
+        await chat.until(lambda: last(chat).drafters[-1] == "none" and len(last(chat).answer.runs) > size + 100)
         assert len(kinds(chat)) <= runs + 1
         await chat.pilot.press("f3")
         await chat.until(lambda: last(chat).drafters[-1] == "suffix")
@@ -313,7 +313,7 @@ async def test_final_text_that_differs_replaces_what_was_shown(ride: Any) -> Non
             patch.setattr(Reply, "finish", shorter)
             await chat.ask("go")
         assert "Keep this." in chat.screen() and "STOP" not in chat.screen()
-        assert last(chat).text == "Keep this. " and len(last(chat).runs) == 11
+        assert last(chat).text == "Keep this. " and len(last(chat).answer.runs) == 11
 
 
 async def test_follows_the_end_unless_scrolled_up(ride: Any) -> None:
@@ -331,13 +331,13 @@ async def test_follows_the_end_unless_scrolled_up(ride: Any) -> None:
         await chat.pilot.pause()
         place = transcript.scroll_y
         assert place < transcript.max_scroll_y and chat.chat.focused is chat.chat.prompt
-        size = len(last(chat).runs)
-        await chat.until(lambda: len(last(chat).runs) > size + 150)
+        size = len(last(chat).answer.runs)
+        await chat.until(lambda: len(last(chat).answer.runs) > size + 150)
         assert transcript.scroll_y == place
         await chat.pilot.press("ctrl+end")
         await chat.until(lambda: transcript.scroll_y == transcript.max_scroll_y)
-        size = len(last(chat).runs)
-        await chat.until(lambda: len(last(chat).runs) > size + 150)
+        size = len(last(chat).answer.runs)
+        await chat.until(lambda: len(last(chat).answer.runs) > size + 150)
         assert transcript.scroll_y == transcript.max_scroll_y
         await chat.pilot.press("escape")
         await chat.ready()

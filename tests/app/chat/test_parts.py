@@ -133,13 +133,13 @@ def test_project_bridges_single_gaps_between_equal_marks_only() -> None:
 
 def test_reply_gives_out_what_is_fresh_and_keeps_all() -> None:
     reply = Reply()
-    assert not reply.begun and reply.fresh() == ""
+    assert not reply.begun and reply.answer.fresh() == ""
     reply.take(step(0, 0.1, ("Hel", "P")))
     reply.take(step(1, 0.2, ("lo", "A"), ("", "A"), (" you", "C")))
-    assert reply.fresh() == "Hello you" and reply.fresh() == ""
+    assert reply.answer.fresh() == "Hello you" and reply.answer.fresh() == ""
     assert reply.text == "Hello you"
     reply.take(step(2, 0.3, ("!", "B")))
-    assert reply.fresh() == "!" and reply.text == "Hello you!" and reply.runs.encode() == "P3A2C4B1"
+    assert reply.answer.fresh() == "!" and reply.text == "Hello you!" and reply.answer.runs.encode() == "P3A2C4B1"
     assert reply.finish("stop", report("Hello you!")) and reply.end is End.WHOLE
 
 
@@ -147,11 +147,11 @@ def test_reply_takes_the_reports_text_if_it_differs() -> None:
     reply = Reply()
     reply.take(step(0, 0.1, ("Hello", "A"), (" STOP", "C")))
     assert not reply.finish("cancelled", report("Hello"))
-    assert reply.text == "Hello" and reply.runs.encode() == "A5" and reply.end is End.STOPPED
+    assert reply.text == "Hello" and reply.answer.runs.encode() == "A5" and reply.end is End.STOPPED
     other = Reply()
     other.take(step(0, 0.1, ("abc", "A")))
     assert not other.finish("length", report("xyz!"))
-    assert other.text == "xyz!" and other.runs.encode() == "P4" and other.end is End.LENGTH
+    assert other.text == "xyz!" and other.answer.runs.encode() == "P4" and other.end is End.LENGTH
 
 
 def test_messages_alternate_and_leave_out_what_was_refused() -> None:

@@ -147,7 +147,8 @@ def test_shipped_traces_are_sound(path: Path) -> None:
         *steps, done = (cue.frame for cue in cues)
         assert isinstance(done, protocol.Done)
         tokens = [token for step in steps if isinstance(step, protocol.Step) for token in step.tokens]
-        assert "".join(token.text for token in tokens) == done.report.text
+        assert "".join(token.text for token in tokens if not token.thinking) == done.report.text
+        assert "".join(token.text for token in tokens if token.thinking) == done.report.thinking
         assert "".join(token.kind for token in tokens) == done.report.kinds
         assert [token.id for token in tokens] == done.report.token_ids
         assert {"A", "B", "C", "P"} == set(done.report.kinds)

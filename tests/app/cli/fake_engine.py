@@ -26,12 +26,14 @@ ROWS = [
     ),
     p.ModelRow(name="mine", title="Mine \x1b[31m", path="/models/mine.gguf", nbytes=5, format="gguf", family="llama"),
     p.ModelRow(name="cut", path="/models/cut.gguf", nbytes=5, problem="It is cut off."),
+    p.ModelRow(name="org/half", nbytes=20_000_000_000, partial=12_300_000_000, note="Q4_0 was taken."),
 ]
 DRAFTERS = [
     p.DrafterRow(name="prompt_lookup", distribution="outrider", fit="any", reason="works", usable=True),
     p.DrafterRow(name="draft_model", distribution="outrider", fit="no", reason="needs --drafter-weights", nbytes=9),
     p.DrafterRow(name="boom", distribution="boom", version="1", fit="broken", reason="ImportError: \x1b[2Jno"),
 ]
+WORDS = {"escape": ["Blue", " \x1b[31msky", "\x9b2J", "\r\x7f é\ttab", "\nend"], "no answer": []}
 KINDS: tuple[p.Kind, ...] = ("P", "A", "B", "C")
 
 
@@ -86,12 +88,11 @@ class Fake:
         if "load forever" in text:
             self.hear()
             return
-        words = (
-            ["Blue", " \x1b[31msky", "\x9b2J", "\r\x7f é\ttab", "\nend"]
-            if "escape" in text
-            else ["Paris", " is", " nice"]
-        )
+        words = next((words for word, words in WORDS.items() if word in text), ["Paris", " is", " nice"])
         finish: p.Finish = "stop"
+        thoughts = ["They ask", " \x1b[31mwhere", ".", ""] if "think" in text else []
+        for number, word in enumerate(thoughts):
+            self.step(request, number, word, KINDS[number % 4], thinking=True)
         for number, word in enumerate(words):
             self.step(request, number, word, KINDS[number % 4])
         if "die" in text:
@@ -111,6 +112,7 @@ class Fake:
             rule=request.rule,
             seed=7 if request.sampling.seed is None else request.sampling.seed,
             text="".join(words),
+            thinking="".join(thoughts) + ("!" if "no answer" in text else ""),
             token_ids=list(range(len(words))),
             prompt_tokens=4,
             finish="error" if "broken end" in text else finish,
@@ -130,8 +132,8 @@ class Fake:
         while not isinstance(self.hear(), p.Cancel):
             pass
 
-    def step(self, request: p.Generate, seq: int, text: str, kind: p.Kind) -> None:
-        tokens = [p.Token(id=seq, text=text, kind=kind)]
+    def step(self, request: p.Generate, seq: int, text: str, kind: p.Kind, *, thinking: bool = False) -> None:
+        tokens = [p.Token(id=seq, text=text, kind=kind, thinking=thinking)]
         self.say(
             p.Step(
                 request=request.id,
@@ -165,6 +167,8 @@ class Fake:
         for done in (0, 50_000_000, 98_362_432):
             progress = p.Progress(request=request.id, phase="download", done=done, total=98_362_432, unit="bytes")
             self.say(progress)
+        if request.name == "endless":
+            self.hear()
         self.one_row(request.id, request.name)
 
     def remove(self, request: p.Remove) -> None:

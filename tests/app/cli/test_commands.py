@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 
 from outrider.app import cli, options
 from outrider.app.commands import bench, doctor
+from outrider.core import protocol
 from outrider.core.protocol import Bench, BenchPrompt
 
 
@@ -49,17 +51,19 @@ def test_models_list(outrider):
     done = outrider("models", "list")
     lines = done.out.splitlines()
     assert done.code == 0
-    assert lines[0].split() == ["NAME", "SIZE", "STATE", "FORMAT", "LICENSE", "TITLE"]
+    assert lines[0].split() == ["NAME", "SIZE", "STATE", "FORMAT", "QUANT", "SOURCE", "LICENSE", "TITLE"]
     assert lines[1].split()[:6] == ["starter", "98.4", "MB", "can", "be", "pulled"]
     assert lines[3].split() == ["cut", "5", "B", "broken"]
     assert "cut: It is cut off.\n" in done.err
+    assert lines[4].split() == ["org/half", "20.0", "GB", "partly", "here"]
+    assert "org/half: 12.3 GB of 20.0 GB are here; `outrider models pull org/half` goes on from there.\n" in done.err
     assert "\x1b" not in done.out
 
 
 def test_models_json_has_every_key(outrider):
     rows = json.loads(outrider("models", "list", "--json").out)
-    assert [row["name"] for row in rows] == ["starter", "mine", "cut"]
-    assert all(len(row) == 10 for row in rows)
+    assert [row["name"] for row in rows] == ["starter", "mine", "cut", "org/half"]
+    assert all(tuple(row) == protocol.ModelRow.__struct_fields__ for row in rows)
     assert json.loads(outrider("models", "show", "starter", "--json").out)["detail"]["layers"] == 30
 
 
@@ -77,6 +81,18 @@ def test_models_pull_reports_on_stderr_and_results_on_stdout(outrider):
     assert done.out == "mine is ready: 5 B at /models/mine.gguf\n"
     assert done.err == "Downloading (98.4 MB)\nDownloaded 98.4 MB.\n"
     assert json.loads(outrider("models", "pull", "mine", "--json").out)["path"] == "/models/mine.gguf"
+    assert outrider("models", "pull", "org/half").err.endswith("Note: Q4_0 was taken.\n")
+
+
+def test_ctrl_c_during_a_pull_says_what_is_kept(screen):
+    terminal = screen("models", "pull", "endless")
+    terminal.read_until(b"98.4 MB of 98.4 MB")
+    terminal.process.send_signal(signal.SIGINT)
+    code, shown = terminal.finish()
+    assert code == 130
+    assert shown.endswith(
+        b"Stopped. What came from the model hub is kept: pull again to go on, `models rm` to delete it.\r\n"
+    )
 
 
 def test_models_rm_asks_first(outrider, home, screen):
@@ -91,6 +107,7 @@ def test_models_rm_asks_first(outrider, home, screen):
     assert not home.requests("Remove")
     assert outrider("models", "rm", "mine", "--yes").out == "Removed mine, 5 B are free again.\n"
     assert [request["name"] for request in home.requests("Remove")] == ["mine"]
+    assert outrider("models", "rm", "org/half", "--yes").out == "Removed org/half, 12.3 GB are free again.\n"
 
 
 def test_models_rm_of_what_is_not_here(outrider):

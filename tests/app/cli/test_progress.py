@@ -42,6 +42,18 @@ def test_a_download_shows_size_bar_speed_and_time_left():
     )
 
 
+def test_long_words_give_way_to_the_figures(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    bench = Bench(terminal=True)
+    bench.at(0.0, "download", 0, 100e6, "bytes", "model hub (some/model-with-a-long-name)")
+    shown = bench.at(2.0, "download", 50e6, 100e6, "bytes", "model hub (some/model-with-a-long-name)")
+    assert shown == ("\r\x1b[KDownloading from mo…  " + "█" * 12 + "░" * 12 + "  50.0 MB of 100 MB  25.0 MB/s  2")
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = bench.at(4.0, "download", 60e6, 100e6, "bytes", "model hub (some/model-with-a-long-name)")
+    assert shown.startswith("\r\x1b[KDownloading from model hub (some…  █") and shown.endswith(" left")
+    assert render.cells(shown.removeprefix("\r\x1b[K")) == 99
+
+
 @pytest.mark.usefixtures("wide")
 def test_the_speed_looks_at_the_last_seconds_only():
     bench = Bench(terminal=True)

@@ -13,7 +13,7 @@ from outrider.core import protocol
 
 KEYS = [
     *("model", "drafter", "rule", "seed", "text", "token_ids", "prompt_tokens", "finish", "passes", "proposed"),
-    *("accepted", "kinds", "timing", "tokens_per_second", "drafters", "speedup"),
+    *("accepted", "kinds", "timing", "tokens_per_second", "drafters", "speedup", "thinking"),
 ]
 
 
@@ -125,6 +125,7 @@ def test_raw_is_sent_as_it_is(outrider, home):
         (["--drafter", "", "x"], "--drafter"),
         (["--drafter", "none", "--drafter-weights", "w", "x"], "--drafter-weights"),
         (["--raw", "--system", "s", "x"], "--system"),
+        (["--raw", "--no-think", "x"], "--no-think"),
         (["--json", "--marks", "x"], "--marks"),
         (["--bogus", "x"], "--bogus"),
     ],
@@ -190,6 +191,42 @@ def test_a_pipe_gets_the_text_as_it_is_and_a_terminal_never_a_command(outrider, 
     assert code == 0
     assert "Blue [31msky2J é\ttab\r\nend\r\n".encode() in shown
     assert b"\x1b[31m" not in shown
+
+
+def test_a_thought_never_reaches_a_pipe(outrider, screen):
+    done = outrider("run", "think")
+    assert (done.code, done.out, done.err) == (0, "Paris is nice\n", "")
+    terminal = screen("run", "think", stdout=subprocess.PIPE)
+    assert terminal.process.stdout.read() == b"Paris is nice\n"
+    _, shown = terminal.finish()
+    assert b"Thinking  1 tokens" in shown and b"They ask" not in shown and shown.endswith(b"\r\x1b[K")
+
+
+def test_a_terminal_shows_the_thought_dim_above_the_answer(screen):
+    code, shown = screen("run", "--marks", "think").finish()
+    assert code == 0
+    thought = b"\x1b[2mThey ask\x1b[0m\x1b[2m\x1b[32m [31mwhere\x1b[0m\x1b[2m.\x1b[0m"
+    assert shown.endswith(thought + b"\r\n\r\nParis\x1b[32m is\x1b[0m nice\r\n")
+
+
+def test_json_tells_the_thought(outrider):
+    found = json.loads(outrider("run", "--json", "think").out)
+    assert (found["thinking"], found["text"]) == ("They ask \x1b[31mwhere.", "Paris is nice")
+
+
+def test_a_thought_without_an_answer_is_told(outrider, screen):
+    done = outrider("run", "think no answer")
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "The model thought, but gave no answer.\nAllow more --max-tokens, or ask with --no-think.\n"
+    _, shown = screen("run", "think no answer").finish()
+    assert b".\x1b[0m\x1b[2m!\x1b[0m\r\n\r\nThe model thought" in shown
+
+
+@pytest.mark.parametrize(("words", "think"), [(["--think"], True), (["--no-think"], False), ([], None)])
+def test_asking_for_thinking(outrider, home, words, think):
+    assert outrider("run", *words, "Hello").code == 0
+    (request,) = home.requests("Generate")
+    assert request.get("think") is think
 
 
 def test_json_holds_no_raw_control_characters(outrider):

@@ -11,7 +11,10 @@ import pytest
 import tokenizers
 
 from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.text import splits
 from outrider.core.text.files import TokenizerFiles, fingerprint, token_strings
+from outrider.core.text.metadata import read
+from outrider.core.text.rebuild import rebuild
 from outrider.core.text.tokenizer import Tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "data" / "starter_ids.json"
@@ -90,21 +93,99 @@ def test_sentencepiece_scores_decide(sentencepiece, build) -> None:
         ("smollm", "abc 123", ["abc", "Ġ", "1", "2", "3"]),
         ("gpt-2", "abc 123", ["abc", "Ġ123"]),
         ("minicpm5", "a12345", ["a", "123", "45"]),
+        ("deepseek-llm", "Hi, 12 Привет 中文\n", ["Hi", ",", "Ġ", "1", "2", "ĠÐŁÑĢÐ¸Ð²ÐµÑĤ", "Ġ", "ä¸Ńæĸĩ", "Ċ"]),
+        ("deepseek-coder", "if x: 12\n", ["if", "Ġx", ":", "Ġ", "1", "2", "Ċ"]),
+        ("falcon", "a=b 1234", ["a", "=", "b", "Ġ", "123", "4"]),
+        ("bailingmoe", "I'm 12\n\n", ["I", "'m", "Ġ", "1", "2", "ĊĊ"]),
+        ("seed-coder", "a 12 !\n", ["a", "Ġ", "1", "2", "Ġ!", "Ċ"]),
+        ("exaone-moe", "a b 12 c", ["aĠb", "Ġ", "1", "2", "Ġc"]),
+        ("tiny_aya", "1234567 Hi", ["1", "234", "567", "ĠHi"]),
+        ("kimi-k2", "HelloWorld's中文a 1234", ["Hello", "World's", "ä¸Ńæĸĩ", "a", "Ġ", "123", "4"]),
+        ("youtu", "ab 12 中文", ["ab", "Ġ", "1", "2", "Ġ", "ä¸Ńæĸĩ"]),
+        ("spark2_5", "a 1234\n", ["a", "Ġ", "1", "2", "3", "4", "Ċ"]),
+        ("bloom", "a b, c", ["a", "Ġb", ",", "Ġc"]),
+        ("viking", "a 12", ["a", "Ġ", "1", "2"]),
         ("laguna", "a \n\n b", ["a", "Ġ", "ĊĊ", "Ġb"]),
     ],
 )
 def test_how_text_is_split(byte_level, pre: str, text: str, words: list[str]) -> None:
-    from outrider.core.text.rebuild import rebuild
-
-    inner = rebuild(byte_level | {"tokenizer.ggml.pre": pre}, "toy.gguf")
+    inner = rebuild(read(byte_level | {"tokenizer.ggml.pre": pre}, "toy.gguf"))
     normal = inner.normalizer.normalize_str(text) if inner.normalizer is not None else text
     assert inner.pre_tokenizer is not None
     assert [word for word, _ in inner.pre_tokenizer.pre_tokenize_str(normal)] == words
 
 
+def test_every_known_rule_can_be_used(byte_level) -> None:
+    for name in splits.NAMES:
+        rebuild(read(byte_level | {"tokenizer.ggml.pre": name}, "toy.gguf"))
+    assert len(splits.NAMES) > 60
+
+
+def test_words_that_stay_whole(byte_level, build) -> None:
+    ids = {token: i for i, token in enumerate(byte_level["tokenizer.ggml.tokens"])}
+    assert build(byte_level | {"tokenizer.ggml.pre": "llama-bpe"}).encode("abc") == [ids["abc"]]
+    assert build(byte_level | {"tokenizer.ggml.pre": "qwen2"}).encode("abc") == [ids["ab"], ids["c"]]
+
+
+def test_merges_on_plain_text(sentencepiece, build) -> None:
+    """The kind of Gemma 4: tokens as in SentencePiece, merges as in byte-level files."""
+    metadata = sentencepiece | {"tokenizer.ggml.model": "gemma4", "tokenizer.ggml.merges": ["a b", "▁ a", "▁a b"]}
+    tokenizer = build(metadata)
+    tokens = metadata["tokenizer.ggml.tokens"]
+    assert [tokens[i] for i in tokenizer.encode("ab ab é")] == ["ab", "▁", "ab", "▁", "<0xC3>", "<0xA9>"]
+    assert tokenizer.decode(tokenizer.encode(" ab\n\nab")) == " ab\n\nab"
+    assert tokenizer.leading_spaces == 0 and not tokenizer.adds_bos
+    by_name = build(metadata | {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "sarvam-moe"})
+    assert by_name.encode("ab ab é") == tokenizer.encode("ab ab é")
+
+
+def test_phi3_takes_the_blanks_behind_its_control_tokens(sentencepiece, build) -> None:
+    plain, phi = build(sentencepiece), build(sentencepiece, config={"model_type": "phi3"})
+    assert phi.encode("</s>\n ab") == phi.encode("</s>ab") == plain.encode("</s>ab")
+    assert plain.encode("</s>\nab") != plain.encode("</s>ab")
+    assert phi.encode("<s>\nab") == plain.encode("<s>\nab")
+
+
+def test_rows_without_a_token_decode_to_nothing(byte_level, build) -> None:
+    tokens = byte_level["tokenizer.ggml.tokens"]
+    padded = [*tokens, f"[PAD{len(tokens)}]", "[PAD7]"]
+    kinds = [*byte_level["tokenizer.ggml.token_type"], 5, 5]
+    metadata = byte_level | {"tokenizer.ggml.tokens": padded, "tokenizer.ggml.token_type": kinds}
+    tokenizer = build(metadata, config={"vocab_size": len(padded) + 100})
+    assert tokenizer.decode([len(tokens), len(tokens) + 2, len(tokens) + 99, 1 << 40, -1]) == ""
+    assert tokenizer.decode([len(tokens) + 1]) == "[PAD7]"  # only the name of its own place is filler
+
+
+def test_tokens_beyond_the_embedding(byte_level, build) -> None:
+    """Control and user-defined ones are ordinary text then, whatever file names them; ordinary ones are an error."""
+    rows = len(byte_level["tokenizer.ggml.tokens"])
+    more = {"tokens": ["<|image|>", "<tool>"], "token_type": [3, 4]}
+    metadata = {**byte_level, **{f"tokenizer.ggml.{k}": byte_level[f"tokenizer.ggml.{k}"] + more[k] for k in more}}
+    config = {"text_config": {"vocab_size": rows}, "vocab_size": 5}
+    text = "ab<|image|> <tool>"
+    small, large = build(byte_level), build(metadata)
+    assert max(large.encode(text)) == rows + 1
+    whole = TokenizerFiles("folder", tokenizer=large.to_json().encode(), config=config)
+    inner = json.loads(large.to_json())
+    for token in more["tokens"]:
+        del inner["model"]["vocab"][token]
+    added = TokenizerFiles("folder", tokenizer=json.dumps(inner).encode(), config=config)
+    for tokenizer in (build(metadata, config=config), Tokenizer(added)):
+        assert tokenizer.encode(text) == small.encode(text)
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert tokenizer.vocab_size == rows and tokenizer.decode([rows]) == ""
+        assert tokenizer.fingerprint == small.fingerprint
+    with pytest.raises(ModelError, match=rf"folder knows the token id {rows + 1}, but the model only ids below {rows}"):
+        Tokenizer(whole)
+    with pytest.raises(ModelError, match="knows the token id") as caught:
+        build(byte_level, config={"vocab_size": rows - 2})
+    assert "another model" in caught.value.hint and not isinstance(caught.value, BrokenFileError)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"tokenizer.ggml.merges": []}, "a tokenizer without merges"),
         ({"tokenizer.ggml.pre": "quux-9"}, "by the rule 'quux-9', which is not known"),
         ({"tokenizer.ggml.model": "bert"}, "tokenizer of kind 'bert'"),
         ({"tokenizer.ggml.model": None}, "holds no tokenizer"),
@@ -122,9 +203,7 @@ def test_metadata_that_makes_no_tokenizer(byte_level, build, change: dict[str, A
 
 def whole(byte_level: dict[str, Any]) -> bytes:
     """The same tokenizer as a tokenizer.json."""
-    from outrider.core.text.rebuild import rebuild
-
-    return rebuild(byte_level, "toy").to_str().encode()
+    return rebuild(read(byte_level, "toy")).to_str().encode()
 
 
 def test_a_tokenizer_json_gives_the_same(byte_level, build) -> None:
@@ -178,6 +257,13 @@ def test_a_tokenizer_json_that_is_broken(data: bytes) -> None:
         token_strings(files)
     with pytest.raises(BrokenFileError, match=r"folder: tokenizer.json cannot be read"):
         Tokenizer(files)
+
+
+def test_a_tokenizer_json_on_which_the_library_panics(byte_level) -> None:
+    layout = json.loads(whole(byte_level))
+    layout["model"]["continuing_subword_prefix"] = "aaa"
+    with pytest.raises(BrokenFileError, match=r"folder: tokenizer.json cannot be read"):
+        Tokenizer(TokenizerFiles("folder", tokenizer=json.dumps(layout).encode()))
 
 
 def test_no_tokenizer_and_an_unknown_decoder(byte_level) -> None:

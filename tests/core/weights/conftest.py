@@ -1,60 +1,22 @@
-"""A small GGUF writer of our own, a tiny llama in it, a library in a temporary folder."""
+"""A tiny llama in a GGUF file, a library in a temporary folder."""
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf_writer import write_gguf
+from hubserver import Hub, serving
 
-KINDS = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q6_K": 14, "BF16": 30}
+from outrider.core.weights import hubget, sources
+
 HIDDEN, LAYERS, HEADS, KV_HEADS, MIDDLE = 32, 2, 4, 2, 64
 
 Write = Callable[..., Path]
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack("<Q", len(data)) + data
-
-
-def _value(value: Any) -> bytes:
-    """Type id and value; Python ints become uint32, floats float32."""
-    match value:
-        case bool():
-            return struct.pack("<I?", 7, value)
-        case int():
-            return struct.pack("<II", 4, value)
-        case float():
-            return struct.pack("<If", 6, value)
-        case str():
-            return struct.pack("<I", 8) + _string(value)
-    first = _value(value[0])
-    items = b"".join(_value(item)[4:] for item in value)
-    return struct.pack("<I", 9) + first[:4] + struct.pack("<Q", len(value)) + items
-
-
-def write_gguf(
-    path: Path,
-    metadata: Mapping[str, Any],
-    tensors: Mapping[str, tuple[Sequence[int], str | int, bytes]],
-    version: int = 3,
-) -> Path:
-    """A GGUF file; a tensor is its shape (slowest axis first), kind and bytes. Nothing stands behind the last byte."""
-    head = struct.pack("<4sIQQ", b"GGUF", version, len(tensors), len(metadata))
-    head += b"".join(_string(key) + _value(value) for key, value in metadata.items())
-    body = b""
-    for name, (shape, kind, data) in tensors.items():
-        body += b"\0" * (-len(body) % 32)
-        head += _string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
-        head += struct.pack("<IQ", KINDS[kind] if isinstance(kind, str) else kind, len(body))
-        body += data
-    head += b"\0" * (-len(head) % 32)
-    path.write_bytes(head + body)
-    return path
 
 
 def tiny_metadata() -> dict[str, Any]:
@@ -139,9 +101,39 @@ def gguf() -> Write:
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty library."""
+    """An empty library, and a home without the folders of other tools."""
     monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path / "home"))
+    for name in ("HOME", "USERPROFILE", "OLLAMA_MODELS"):
+        monkeypatch.setenv(name, str(tmp_path / "person"))
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "LLAMA_CACHE"):
+        monkeypatch.delenv(name, raising=False)
     return tmp_path / "home" / "data" / "models"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, library: Path) -> Iterator[Hub]:
+    """A hub without a model, and an environment in which the client asks it, without pauses."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setattr(sources, "RETRY_WAIT", 0.0)
+    with serving(Hub({})) as served:
+        monkeypatch.setenv("HF_ENDPOINT", served.url)
+        yield served
+
+
+@pytest.fixture
+def inside(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The same hub; what the child process does is done in this one."""
+    from huggingface_hub import close_session, constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(sources, "run", lambda child, job: hubget.serve(child.log.parent))
+    close_session()
+    yield hub
+    close_session()
 
 
 @pytest.fixture(scope="session")

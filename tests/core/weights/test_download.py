@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from outrider.core.errors import Cancelled, DownloadError, ModelError
-from outrider.core.weights import catalogue, download, jobs, sources
+from outrider.core.weights import catalogue, jobs, sources
 from outrider.core.weights import library as shelf
 from outrider.core.weights.catalogue import Entry, File, Source
-from outrider.core.weights.jobs import Job
+from outrider.core.weights.locks import lock
 
 DATA = bytes(range(256)) * 12000  # 3 MB: several pieces
 MEMBER = "toy_model/toy.gguf"
@@ -201,7 +201,7 @@ def test_an_unreachable_index_is_said_in_short(known: Entry, monkeypatch: pytest
 
 
 def test_a_child_that_hangs_is_given_up(known: Entry, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_STALL", 0.3)
+    monkeypatch.setattr(jobs, "STALL", 0.3)
     serve(monkeypatch, "import time; time.sleep(60)")
     with pytest.raises(DownloadError, match="it gave no answer"):
         shelf.pull("toy")
@@ -297,9 +297,8 @@ def test_two_processes_pull_one_after_the_other(
     library.mkdir(parents=True)
     holder = library / ".toy.gguf.lock"
     code = (
-        "import sys; from pathlib import Path; from outrider.core.weights import download\n"
-        "from outrider.core.weights.jobs import Job\n"
-        f"with download._lock(Path({str(holder)!r}), Job()): print('held', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from outrider.core.weights.locks import lock\n"
+        f"with lock(Path({str(holder)!r}), lambda: None): print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout and other.stdin and other.stdout.readline() == b"held\n"
@@ -321,5 +320,5 @@ def test_two_processes_pull_one_after_the_other(
 
 def test_the_wait_for_another_process_can_be_stopped(known: Entry, library: Path) -> None:
     library.mkdir(parents=True)
-    with download._lock(library / ".toy.gguf.lock", Job()), pytest.raises(Cancelled):
+    with lock(library / ".toy.gguf.lock", lambda: None), pytest.raises(Cancelled):
         shelf.pull("toy", cancelled=lambda: True)

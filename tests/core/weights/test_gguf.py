@@ -176,7 +176,7 @@ def test_other_versions_and_byte_orders(tiny) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"split__count": 3}, "is one of 3 parts of a split GGUF"),
+        ({"split__count": 3}, "is one of 3 parts of a split GGUF, and its name does not say so"),
         ({"general__architecture": "mamba9"}, "architecture 'mamba9', which is not read"),
         ({"general__architecture": None}, "does not name its architecture"),
         ({"llama__expert_count": 8}, "llama with experts"),
@@ -186,6 +186,9 @@ def test_other_versions_and_byte_orders(tiny) -> None:
         ({"llama__attention__head_count": "four"}, "has 'four' as llama.attention.head_count"),
         ({"llama__attention__head_count_kv": [1, 2]}, r"has '\[1, 2\]' as"),
         ({"llama__rope__scaling__type": "spiral"}, "scales its positions by 'spiral'"),
+        ({"llama__rope__dimension_count": 16}, "has '16' as llama.rope.dimension_count"),
+        ({"llama__nextn_predict_layers": 1}, "promises 1 layers and holds 2"),
+        ({"llama__nextn_predict_layers": 2}, "promises 0 layers and holds 2"),
         ({"llama__attention__layer_norm_rms_epsilon": float("nan")}, "has 'nan' as"),
         ({"general__alignment": 33}, "is not a power of two"),
     ],
@@ -200,7 +203,7 @@ def test_metadata_that_cannot_be_used(tiny, changes: dict, message: str) -> None
     ("name", "tensor", "message"),
     [
         ("blk.0.attn_q_norm.weight", ((32,), "F32", b"\0" * 128), "'blk.0.attn_q_norm.weight' has no place"),
-        ("blk.0.attn_q.weight", ((32, 32), 23, b"\0" * 1024), "has quantisation IQ4_XS, which is not read"),
+        ("blk.0.attn_q.weight", ((32, 32), 16, b"\0" * 1024), "has quantisation IQ2_XXS, which is not read"),
         ("blk.0.attn_q.weight", ((32, 32), 77, b"\0" * 1024), "has quantisation type 77"),
         ("blk.0.attn_q.weight", ((32, 31), "Q4_0", b"\0" * 576), "does not hold whole Q4_0 blocks"),
         ("blk.0.attn_q.weight", ((0, 32), "F32", b""), "does not hold whole F32 blocks"),

@@ -25,6 +25,15 @@ def checkpoint(folder: Path, tensors: dict[str, Tensor], method: str, **more: ob
     return SafetensorsCheckpoint(folder)
 
 
+def agrees(made: SafetensorsCheckpoint, name: str = "x.weight") -> None:
+    """What the headers promise is what comes, and it is the plain weight."""
+    layout, grouped = made.layout(name), made.grouped(name)
+    assert (layout is None) == (grouped is None)
+    if grouped is not None:
+        assert layout == grouped.layout
+        torch.testing.assert_close(grouped.expand(), made.load(name))
+
+
 def words(codes: list[int], bits: int) -> int:
     """Values into one int32, the first in the lowest bits."""
     word = sum(code << (bits * place) for place, code in enumerate(codes))
@@ -63,6 +72,7 @@ def test_compressed_tensors(tmp_path: Path, bits: int, zeros: bool) -> None:
     assert made.names() == ["x.weight"]
     assert made.shape("x.weight") == (OUT, IN)
     torch.testing.assert_close(made.load("x.weight"), torch.tensor(want))
+    agrees(made)
 
 
 def test_awq(tmp_path: Path) -> None:
@@ -88,6 +98,7 @@ def test_awq(tmp_path: Path) -> None:
     )
     assert made.names() == ["x.weight"]
     torch.testing.assert_close(made.load("x.weight"), torch.tensor(want))
+    agrees(made)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -111,8 +122,9 @@ def test_gptq(tmp_path: Path, bits: int, ordered: bool, version: str) -> None:
     want = [
         [(codes[c][r] - middles[group[c]][r] - one) * float(scales[group[c], r]) for c in range(IN)] for r in range(OUT)
     ]
-    made = checkpoint(tmp_path, tensors, "gptq", bits=bits, checkpoint_format=version)
+    made = checkpoint(tmp_path, tensors, "gptq", bits=bits, checkpoint_format=version, desc_act=not ordered)
     torch.testing.assert_close(made.load("x.weight"), torch.tensor(want))
+    agrees(made)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (200,), (200, 1), (2, 3)], ids=str)
@@ -132,6 +144,7 @@ def test_fp8_scales_of_every_kind(tmp_path: Path, shape: tuple[int, ...]) -> Non
     got = made.load("x.weight", torch.float32)
     for row, column in [(0, 0), (127, 127), (128, 128), (199, 299), (5, 256), (130, 3)]:
         assert float(got[row, column]) == pytest.approx(float(weight[row, column].float()) * at(row, column))
+    agrees(made)
 
 
 @pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden checkpoints are not beside this checkout")
@@ -142,6 +155,10 @@ def test_mxfp4_equals_the_reference() -> None:
     assert torch.equal(got, want)
     assert made.shape("model.layers.0.mlp.experts.gate_up_proj") == tuple(want.shape)
     assert not any(name.endswith(("_blocks", "_scales")) for name in made.names())
+    grouped = made.grouped("model.layers.0.mlp.experts.gate_up_proj")
+    assert grouped is not None
+    assert grouped.layout == made.layout("model.layers.0.mlp.experts.gate_up_proj")
+    assert torch.equal(grouped.expand().view(want.shape[0], want.shape[2], want.shape[1]).transpose(1, 2), want)
 
 
 def test_parts_that_do_not_fit(tmp_path: Path) -> None:

@@ -85,6 +85,53 @@ def _q6_k(b: bytes) -> list[float]:
     return found
 
 
+IQ4 = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+FP4 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+
+
+def _iq4_nl(b: bytes) -> list[float]:
+    return [_half(b, 0) * IQ4[_nibble(b, 2, i)] for i in range(32)]
+
+
+def _iq4_xs(b: bytes) -> list[float]:
+    found = []
+    for i in range(256):
+        group = i // 32
+        low = b[4 + group // 2] >> (group % 2 * 4) & 15
+        high = struct.unpack_from("<H", b, 2)[0] >> (2 * group) & 3
+        found.append(_half(b, 0) * ((low | high << 4) - 32) * IQ4[_nibble(b, 8 + 16 * group, i % 32)])
+    return found
+
+
+def _mxfp4(b: bytes) -> list[float]:
+    codes = [_nibble(b, 1, i) for i in range(32)]
+    return [(-1 if code & 8 else 1) * FP4[code & 7] * 2.0 ** (b[0] - 127) for code in codes]
+
+
+def _pair(b: bytes, at: int, i: int) -> int:
+    """Two bits of weight i of 256 in 64 bytes."""
+    return b[at + i // 128 * 32 + i % 32] >> (i % 128 // 32 * 2) & 3
+
+
+def _q2_k(b: bytes) -> list[float]:
+    found = []
+    for i in range(256):
+        scale = b[i // 16]
+        found.append(_half(b, 80) * (scale & 15) * _pair(b, 16, i) - _half(b, 82) * (scale >> 4))
+    return found
+
+
+def _q3_k(b: bytes) -> list[float]:
+    found = []
+    for i in range(256):
+        group = i // 16
+        low = b[96 + group % 8] >> (group // 8 * 4) & 15
+        high = b[104 + group % 4] >> (group // 4 * 2) & 3
+        third = b[i % 32] >> (i // 32) & 1
+        found.append(_half(b, 108) * ((low | high << 4) - 32) * (_pair(b, 32, i) + 4 * third - 4))
+    return found
+
+
 # kind: bytes of a block, places of its float16 numbers, reference
 LAYOUTS: dict[str, tuple[int, tuple[int, ...], Callable[[bytes], list[float]]]] = {
     "Q4_0": (18, (0,), _q4_0),
@@ -95,6 +142,11 @@ LAYOUTS: dict[str, tuple[int, tuple[int, ...], Callable[[bytes], list[float]]]] 
     "Q4_K": (144, (0, 2), _q4_k),
     "Q5_K": (176, (0, 2), _q5_k),
     "Q6_K": (210, (208,), _q6_k),
+    "IQ4_NL": (18, (0,), _iq4_nl),
+    "IQ4_XS": (136, (0,), _iq4_xs),
+    "MXFP4": (17, (), _mxfp4),
+    "Q2_K": (84, (80, 82), _q2_k),
+    "Q3_K": (110, (108,), _q3_k),
 }
 
 
@@ -106,6 +158,8 @@ def _blocks(kind: str, count: int) -> list[bytes]:
         data = bytearray(rng.randbytes(size))
         for at in halves:
             struct.pack_into("<e", data, at, rng.uniform(-2, 2))
+        if kind == "MXFP4":
+            data[0] = rng.randrange(120, 130)  # its power of two
         blocks.append(bytes(data))
     return blocks
 
@@ -141,3 +195,11 @@ def test_plain_numbers_are_copied(kind: str, dtype: torch.dtype) -> None:
     assert torch.equal(
         expand(memoryview(bytearray(numbers.view(torch.uint8).numpy())), kind, torch.float64), numbers.double()
     )
+
+
+def test_the_smallest_powers_of_mxfp4() -> None:
+    """Below the normal range of float32."""
+    for power in (0, 1, 2, 254):
+        found = expand(memoryview(bytearray([power, 0x21] + [0] * 15)), "MXFP4", torch.float64)
+        assert found[0] == 0.5 * 2.0 ** (power - 127)
+        assert found[16] == 2.0 ** (power - 127)

@@ -24,6 +24,7 @@ class ChatOptions:
     sampling: Sampling = field(default_factory=Sampling)
     system: str | None = None
     rule: Rule | str = "match"
+    think: bool | None = None  # None = the model's own way
     command: Sequence[str] = field(default_factory=_engine)
 
 

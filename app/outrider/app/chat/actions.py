@@ -34,6 +34,14 @@ class Deck(Protocol):
         """Marks on or off."""
         ...
 
+    def fold_thought(self) -> None:
+        """Fold or unfold the thought of the focused or the last reply."""
+        ...
+
+    def change_thinking(self, word: str) -> None:
+        """Ask for thinking or for none, or show which."""
+        ...
+
     def new_chat(self) -> None:
         """Begin again."""
         ...
@@ -148,6 +156,14 @@ ACTIONS: tuple[Action, ...] = (
         argument="option value",
     ),
     Action(
+        "think",
+        "Thinking on or off",
+        "Have the model think before it answers, or not, where it lets you choose; alone it shows which",
+        lambda deck, word: deck.change_thinking(word),
+        slash="think",
+        argument="on, off or auto",
+    ),
+    Action(
         "next_drafter",
         "Next drafter",
         "Switch to the next drafter, also in mid-reply",
@@ -192,6 +208,16 @@ ACTIONS: tuple[Action, ...] = (
         slash="marks",
         footer="marks",
         group="View",
+    ),
+    Action(
+        "thought",
+        "Show or fold the thought",
+        "Unfold what the model thought before the focused reply, else before the last one, or fold it",
+        lambda deck, _: deck.fold_thought(),
+        keys=("ctrl+l",),
+        slash="thought",
+        group="View",
+        on_message=("t",),
     ),
     Action(
         "page_up",

@@ -44,4 +44,7 @@ class HelpScreen(ModalScreen[None]):
                     yield Static(keys, markup=False, classes="keys")
                     yield Static(slash, markup=False, classes="slash")
                     yield Static(words, markup=False, classes="words")
-            yield Static("c copies a focused reply · // begins a message with a slash · esc closes", classes="footer")
+            yield Static(
+                "c copies a focused reply, t shows its thought · // begins a message with a slash · esc closes",
+                classes="footer",
+            )

@@ -1,7 +1,8 @@
-"""A reply on the screen: settled pieces as rendered Markdown, the rest as a light raw tail, figures below."""
+"""A reply on the screen: what the model thought, what it said, figures below."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -10,12 +11,11 @@ from textual.containers import VerticalGroup
 from textual.widgets import Static
 
 from outrider.app.chat.actions import ACTIONS
-from outrider.app.chat.blocks import Piece, Scanner, coalesce
-from outrider.app.chat.clean import harmless
-from outrider.app.chat.compat import MarkedText, Settled
+from outrider.app.chat.flow import Flow
 from outrider.app.chat.meter import summary
 from outrider.app.chat.palette import Palette
 from outrider.app.chat.talk import End, Reply
+from outrider.app.chat.thought import ThoughtView
 
 WAITING = "…"
 
@@ -33,86 +33,89 @@ class ReplyView(VerticalGroup, can_focus=True):
         super().__init__(classes="reply")
         self.reply = reply
         self._palette = palette
-        self._scanner = Scanner()
-        self._pieces: list[Piece] = []
-        self._tail = MarkedText(palette, classes="tail")
+        self.thought: ThoughtView | None = None  # once there is one
+        self._answer = Flow(reply.answer, palette)
         self._footer = Static(WAITING, markup=False, classes="footer")
+        self._one_at_a_time = asyncio.Lock()  # frames, scrolling and keys all work on what is mounted
         self.finished = False
         self.frozen = False
 
     def compose(self) -> ComposeResult:
-        """Pieces are mounted between nothing and the tail."""
-        yield self._tail
+        """A thought is mounted above the answer when it begins."""
+        yield self._answer
         yield self._footer
 
     async def paint(self) -> None:
         """Bring the screen up to date with the reply."""
         if not self.is_attached or self.finished:
             return
-        ended = self.reply.end is not End.NOT_YET
-        pieces = self._scanner.feed(harmless(self.reply.fresh()))
-        if ended:
-            pieces += self._scanner.finish()
-        with self.app.batch_update():
-            await self._settle(pieces)
-            if ended:
-                await self._finish()
-            else:
-                self._show_tail()
-
-    def _show_tail(self) -> None:
-        tail = self._scanner.tail
-        lead = len(tail) - len(tail.lstrip("\n"))
-        self._tail.show(tail[lead:].rstrip("\n"), self.reply.runs, self._scanner.settled + lead)
-        self._tail.display = bool(tail.strip())
-        if self.reply.begun:
-            self._footer.update("")
+        async with self._one_at_a_time:
+            ended = self.reply.end is not End.NOT_YET
+            with self.app.batch_update():
+                await self._think(ended)
+                await self._answer.follow(ended=ended)
+                if ended:
+                    self._finish()
+                elif self.reply.begun:
+                    self._footer.update("")
 
     async def freeze(self) -> None:
-        """Give up the rendered pieces, far from what is seen; the height stays. Every widget costs in each layout."""
+        """Give up what is rendered, far from what is seen; the height stays."""
         if self.frozen or not self.finished:
             return
-        self.frozen = True
-        self.styles.height = self.outer_size.height
-        await self.query_children(Settled).remove()
+        async with self._one_at_a_time:
+            self.frozen = True
+            self.styles.height = self.outer_size.height
+            for flow in self._flows():
+                await flow.put_away()
 
     async def thaw(self) -> None:
-        """Render the pieces again."""
+        """Render it again."""
         if not self.frozen:
             return
-        self.frozen = False
-        with self.app.batch_update():
-            await self._mount(self._pieces)
-            self.styles.height = None
+        async with self._one_at_a_time:
+            self.frozen = False
+            with self.app.batch_update():
+                for flow in self._flows():
+                    await flow.bring_back()
+                self.styles.height = None
 
-    async def _settle(self, pieces: list[Piece]) -> None:
-        self._pieces.extend(pieces)
-        await self._mount(pieces)
+    async def fold_thought(self) -> None:
+        """Fold the thought, or unfold it."""
+        if self.thought is None:
+            return
+        await self.thaw()
+        async with self._one_at_a_time:
+            self.thought.chosen = not self.thought.folded
+            with self.app.batch_update():
+                await self.thought.fold(self.thought.chosen)
 
-    async def _mount(self, pieces: list[Piece]) -> None:
-        views = [Settled(piece, self.reply.runs, self._palette) for piece in coalesce(pieces) if piece.shown]
-        if views and self.is_attached:  # a new chat may have taken it away meanwhile
-            await self.mount_all(views, before=self._tail)
+    def on_fold_line_pressed(self) -> None:
+        """Its line was clicked."""
+        self.run_worker(self.fold_thought())
 
-    async def _finish(self) -> None:
-        if "".join(piece.text for piece in self._pieces) != harmless(self.reply.text):
-            await self._rebuild()
+    def _flows(self) -> list[Flow]:
+        """What is rendered unless the reply is frozen."""
+        return [self._answer] if self.thought is None or self.thought.folded else [self.thought, self._answer]
+
+    async def _think(self, ended: bool) -> None:
+        thought, answer = self.reply.thought, self.reply.answer
+        if thought.begun and self.thought is None:
+            self.thought = ThoughtView(thought, self._palette)
+            await self.mount(self.thought, before=self._answer)
+        if self.thought is not None:
+            await self.thought.think(answering=answer.begun, ended=ended)
+
+    def _finish(self) -> None:
         self.finished = True
-        self._tail.display = False
         self._footer.update(self._figures())
         self.set_class(self.reply.end in (End.STOPPED, End.INTERRUPTED), "-cut")
-
-    async def _rebuild(self) -> None:
-        """The final text is not what was shown: render it anew."""
-        await self.query_children(Settled).remove()
-        self._scanner, self._pieces = Scanner(), []
-        await self._settle(self._scanner.feed(harmless(self.reply.text)) + self._scanner.finish())
 
     def _figures(self) -> str:
         end, report = self.reply.end, self.reply.report
         words = [] if end is End.WHOLE else [end.value]
+        if end is End.WHOLE and not self.reply.text:
+            words.append("no answer" if self.reply.thought.begun else "no text")
         if report is not None and self.reply.begun:
             words += summary(report)
-        elif end is End.WHOLE:
-            words = ["no text"]
         return " · ".join(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -25,6 +26,9 @@ from outrider.app.chat.stage import Stage
 from outrider.app.chat.status import StatusLine
 from outrider.app.chat.themes import DARK, LIGHT
 from outrider.app.chat.transcript import Transcript, side_space
+
+if TYPE_CHECKING:
+    from outrider.app.chat.reply import ReplyView
 
 _TWICE = 2.0  # seconds between two presses that quit
 _MESSAGE_KEYS = {key for action in ACTIONS for key in action.on_message}
@@ -193,6 +197,34 @@ class ChatScreen(Screen[None]):
         self.repaint_marks()
         self.stage.flash("Marks off" if mode is Marks.OFF else "Marks: accepted drafts")
 
+    def fold_thought(self) -> None:
+        """Fold or unfold the thought of the focused or the last reply that has one."""
+        from outrider.app.chat.reply import ReplyView
+
+        views = [view for view in self.transcript.query(ReplyView) if view.thought is not None]
+        if not views:
+            self.stage.flash("No reply began with a thought")
+            return
+        view = next((view for view in views if view is self.focused), views[-1])
+        self.run_worker(self._fold(view))
+
+    async def _fold(self, view: ReplyView) -> None:
+        await view.fold_thought()
+        if view.finished and view.thought is not None and not view.thought.folded:
+            show = self.transcript.scroll_to_widget
+            self.call_after_refresh(show, view.thought, animate=False, top=True, immediate=True)
+
+    def change_thinking(self, word: str) -> None:
+        """Ask for thinking or for none, or show which."""
+        words: dict[str, bool | None] = {"on": True, "off": False, "auto": None}
+        if word and word not in words:
+            self.stage.tell(f"/think takes on, off or auto, not {word}.")
+            return
+        if word:
+            self.session.think = words[word]
+        now = next(name for name, think in words.items() if think is self.session.think)
+        self.stage.tell(f"Thinking: {now}" + (", the model's own way." if now == "auto" else "."))
+
     def repaint_marks(self) -> None:
         """Paint the transcript again after the palette changed."""
         for widget in self.transcript.query(Static):
@@ -211,11 +243,11 @@ class ChatScreen(Screen[None]):
         """Copy the focused or the last reply."""
         focused = self.focused
         reply = getattr(focused, "reply", None) or self.session.chat.last_reply()
-        if reply is None:
+        if reply is None or not reply.text:
             self.stage.flash("There is no reply to copy yet")
             return
         self.app.copy_to_clipboard(reply.text)
-        self.stage.flash("Copied the reply")
+        self.stage.flash("Copied the reply, without its thought" if reply.thought.begun else "Copied the reply")
 
     def show_palette(self) -> None:
         """Open the command palette."""

@@ -97,6 +97,7 @@ class Session:
         self.chat = Chat(options.system)
         self.sampling = msgspec.structs.replace(options.sampling)
         self.drafter = options.drafter
+        self.think = options.think
         self.state = State.STARTING
         self.progress: protocol.Progress | None = None
         self.loaded: protocol.Loaded | None = None
@@ -217,6 +218,7 @@ class Session:
             sampling=self.sampling,
             drafter=self.drafter,
             rule=self.options.rule,
+            think=self.think,
         )
         self._request = request.id
         try:
@@ -243,7 +245,8 @@ class Session:
             reply.take(event)
             if self.state is State.THINKING:
                 self.progress = None
-                self._enter(State.WRITING)
+                if not (event.tokens and event.tokens[-1].thinking):
+                    self._enter(State.WRITING)
             self.view.reply_grew(turn)
         elif isinstance(event, protocol.Progress):
             self.progress = event

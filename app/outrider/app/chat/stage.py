@@ -41,6 +41,7 @@ class Stage:
         self._introduced = False
         self._tidy = False
         self._painted_at = 0.0
+        self._taught = False  # how to see a thought again
 
     def attach(self, session: Session) -> None:
         """Begin to paint for this session."""
@@ -119,9 +120,16 @@ class Stage:
                 continue
             self._painted_at = monotonic()
             await view.paint()
+            self._teach(view)
             if view.finished:
                 self.live.pop(turn, None)
                 self.scrolled()
+
+    def _teach(self, view: ReplyView) -> None:
+        """Say once how to see a thought that has just folded."""
+        if not self._taught and view.thought is not None and view.thought.folded:
+            self._taught = True
+            self.flash("ctrl+l shows what the model thought")
 
     async def _painted(self) -> None:
         done = asyncio.Event()

@@ -8,7 +8,7 @@ from enum import Enum
 
 from outrider.app.chat.marks import Runs
 from outrider.app.chat.meter import Meter
-from outrider.core.protocol import Finish, Message, Report, Step
+from outrider.core.protocol import Finish, Kind, Message, Report, Step
 
 
 class End(Enum):
@@ -29,15 +29,11 @@ _ENDS: dict[Finish, End] = {
 }
 
 
-class Reply:
-    """One answer of the model: exact text, the kind of every character, figures."""
+class Strand:
+    """A text that grows token by token: exact, with the kind of every character."""
 
     def __init__(self) -> None:
         self.runs = Runs()
-        self.meter = Meter()
-        self.end = End.NOT_YET
-        self.report: Report | None = None
-        self.drafters: list[str] = []  # in order of appearance
         self._parts: list[str] = []
         self._shown = 0  # parts that `fresh` has given out
 
@@ -54,15 +50,11 @@ class Reply:
         """Whether any text has come."""
         return len(self.runs) > 0
 
-    def take(self, step: Step) -> None:
-        """Add what one pass brought."""
-        self.meter.take(step)
-        if not self.drafters or self.drafters[-1] != step.drafter:
-            self.drafters.append(step.drafter)
-        for token in step.tokens:
-            if token.text:
-                self._parts.append(token.text)
-                self.runs.add(token.kind, len(token.text))
+    def add(self, text: str, kind: Kind) -> None:
+        """Append the text of one token."""
+        if text:
+            self._parts.append(text)
+            self.runs.add(kind, len(text))
 
     def fresh(self) -> str:
         """The text since the last call."""
@@ -70,18 +62,77 @@ class Reply:
         self._shown = len(self._parts)
         return new
 
-    def finish(self, finish: Finish, report: Report) -> bool:
-        """Close with the engine's report. False if its text is not what was streamed; then it replaces that."""
-        self.end, self.report = _ENDS[finish], report
+    def agree(self, final: str) -> bool:
+        """Take the final text. False if it is not what was streamed; then it replaces that."""
         streamed = self.text
-        if report.text == streamed:
+        if final == streamed:
             return True
-        if not streamed.startswith(report.text):
+        if final.startswith(streamed):  # the engine held the rest back
+            self.runs.add("P", len(final) - len(streamed))
+        elif not streamed.startswith(final):
             self.runs = Runs()
-            self.runs.add("P", len(report.text))
-        self.runs.cut(len(report.text))
-        self._parts, self._shown = [report.text], 1
+            self.runs.add("P", len(final))
+        self.runs.cut(len(final))
+        self._parts, self._shown = [final], 1
         return False
+
+
+class Thought(Strand):
+    """What the model thought, and the figures of it. Seconds are the engine's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = 0
+        self.seconds = 0.0
+        self.proposed = self.accepted = 0
+        self._since: float | None = None
+
+    def take(self, step: Step, tokens: int) -> None:
+        """Count a pass of which so many tokens were thought."""
+        if self._since is None:
+            self._since = step.t
+        self.seconds = step.t - self._since
+        self.tokens += tokens
+        self.proposed += step.proposed
+        self.accepted += step.accepted
+
+
+class Reply:
+    """One answer of the model and the thought before it, with figures."""
+
+    def __init__(self) -> None:
+        self.answer, self.thought = Strand(), Thought()
+        self.meter = Meter()
+        self.end = End.NOT_YET
+        self.report: Report | None = None
+        self.drafters: list[str] = []  # in order of appearance
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return self.answer.text
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has come, be it thought."""
+        return self.answer.begun or self.thought.begun
+
+    def take(self, step: Step) -> None:
+        """Add what one pass brought."""
+        self.meter.take(step)
+        if not self.drafters or self.drafters[-1] != step.drafter:
+            self.drafters.append(step.drafter)
+        for token in step.tokens:
+            strand = self.thought if token.thinking else self.answer
+            strand.add(token.text, token.kind)
+        if thought := sum(token.thinking for token in step.tokens):
+            self.thought.take(step, thought)
+
+    def finish(self, finish: Finish, report: Report) -> bool:
+        """Close with the engine's report. False if its texts are not what was streamed; then they replace that."""
+        self.end, self.report = _ENDS[finish], report
+        same = self.answer.agree(report.text)
+        return self.thought.agree(report.thinking) and same
 
     def interrupt(self) -> None:
         """Close without a report: the engine is gone or gave up."""
@@ -105,26 +156,26 @@ class Chat:
     turns: list[Turn] = field(default_factory=list)
 
     def messages(self) -> list[Message]:
-        """What the engine is sent: kept text of stopped replies included, roles strictly alternating."""
+        """What the engine is sent: kept text of stopped replies and all thoughts included, roles strictly alternating."""
         messages = [Message("system", self.system)] if self.system else []
-        for role, content in self._said():
-            if messages and messages[-1].role == role == "user":
-                messages[-1] = Message(role, messages[-1].content + "\n\n" + content)
+        for said in self._said():
+            if messages and messages[-1].role == said.role == "user":
+                messages[-1] = Message(said.role, messages[-1].content + "\n\n" + said.content)
             else:
-                messages.append(Message(role, content))
+                messages.append(said)
         return messages
 
     def last_reply(self) -> Reply | None:
-        """The newest reply that has text."""
+        """The newest reply that has begun."""
         for turn in reversed(self.turns):
             if turn.reply is not None and turn.reply.begun:
                 return turn.reply
         return None
 
-    def _said(self) -> Iterator[tuple[str, str]]:
+    def _said(self) -> Iterator[Message]:
         for turn in self.turns:
             if turn.failed:
                 continue
-            yield "user", turn.text
-            if turn.reply is not None and turn.reply.begun:
-                yield "assistant", turn.reply.text
+            yield Message("user", turn.text)
+            if turn.reply is not None and turn.reply.text:  # a thought alone was never said
+                yield Message("assistant", turn.reply.text, turn.reply.thought.text)

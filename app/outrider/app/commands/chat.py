@@ -7,7 +7,7 @@ import sys
 import click
 
 from outrider.app import render
-from outrider.app.options import EngineOptions, engine_options
+from outrider.app.options import EngineOptions, engine_options, think_option
 
 _EPILOG = """\b
 Examples:
@@ -23,7 +23,8 @@ First keys:
 
 @click.command(epilog=_EPILOG)
 @engine_options()
-def chat(options: EngineOptions) -> None:
+@think_option
+def chat(options: EngineOptions, think: bool | None) -> None:
     """Chat in the terminal; `outrider` alone does the same.
 
     The first start brings the starter model (98 MB). Words that the drafter guessed and the model accepted are tinted.
@@ -35,5 +36,5 @@ def chat(options: EngineOptions) -> None:
         )
     from outrider.app.chat import ChatOptions, run_chat
 
-    chosen = ChatOptions(options.model, options.drafter, options.sampling, options.system, options.rule)
+    chosen = ChatOptions(options.model, options.drafter, options.sampling, options.system, options.rule, think)
     raise click.exceptions.Exit(run_chat(chosen))

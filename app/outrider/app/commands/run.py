@@ -6,16 +6,18 @@ import os
 import sys
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import click
 
 from outrider.app import render
-from outrider.app.options import EngineOptions, engine_options
+from outrider.app.options import EngineOptions, engine_options, think_option
 from outrider.core import paths, protocol
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session
+    from outrider.app.progress import ProgressLine
 
 _EPILOG = """\b
 Examples:
@@ -30,25 +32,39 @@ Examples:
 @click.command(epilog=_EPILOG)
 @click.argument("prompt", nargs=-1, metavar="[PROMPT]")
 @engine_options()
+@think_option
 @click.option("--raw", is_flag=True, help="Continue the text as it is, without a chat template.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text, tokens and figures.")
 @click.option("--stats", is_flag=True, help="Print one line of figures to stderr afterwards.")
 @click.option("--marks", is_flag=True, help="Colour the words that were drafted and accepted.")
-def run(options: EngineOptions, prompt: tuple[str, ...], raw: bool, as_json: bool, stats: bool, marks: bool) -> None:
+def run(
+    options: EngineOptions,
+    think: bool | None,
+    prompt: tuple[str, ...],
+    raw: bool,
+    as_json: bool,
+    stats: bool,
+    marks: bool,
+) -> None:
     """Answer PROMPT on stdout and end.
 
-    Text that is piped in is appended to PROMPT after an empty line, or is the prompt itself. Progress goes to stderr,
-    and only where a person sees it. Ctrl-C stops the answer and keeps what is there; pressed twice it ends at once.
+    Text that is piped in is appended to PROMPT after an empty line, or is the prompt itself. Progress and what the model
+    thinks before it answers go to stderr, and only where a person sees them. Ctrl-C stops the answer and keeps what is
+    there; pressed twice it ends at once.
     """
     if marks and as_json:
         raise render.WrongUsage("--marks and --json exclude each other.", "The marks are in the JSON, under kinds.")
     if raw and options.system is not None:
         raise render.WrongUsage("--system needs the chat template that --raw leaves out.", "Put it into the prompt.")
+    if raw and think is not None:
+        raise render.WrongUsage(
+            "--think and --no-think need the chat template that --raw leaves out.", "Leave one of them out."
+        )
     text = _read_prompt(prompt, raw=raw)
     from outrider.app.commands import _engine
 
     output = _Output(as_json=as_json, stats=stats, marks=marks)
-    _engine.with_engine(partial(_answer, options=options, text=text, raw=raw, output=output))
+    _engine.with_engine(partial(_answer, options=options, text=text, raw=raw, think=think, output=output))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +92,66 @@ def _read_prompt(words: tuple[str, ...], *, raw: bool) -> str:
     return text
 
 
-async def _answer(session: Session, *, options: EngineOptions, text: str, raw: bool, output: _Output) -> None:
+class _Display:
+    """Puts the tokens where they belong: the answer on stdout; the thought dim on stderr, or how long it is by now."""
+
+    def __init__(self, progress: ProgressLine, output: _Output) -> None:
+        mark = _mark(output.marks)
+        self._progress = progress
+        self._answer = None if output.as_json else render.stdout_writer(mark)
+        self._thought = None if output.as_json else render.thought_writer(mark)
+        self._thinking = False
+        self._thoughts = 0  # tokens
+
+    def step(self, step: protocol.Step) -> None:
+        """Show what one pass brought."""
+        for thinking, tokens in groupby(step.tokens, key=lambda token: token.thinking):
+            if thinking:
+                self._think(list(tokens))
+            else:
+                self._say(list(tokens))
+
+    def done(self, report: protocol.Report) -> None:
+        """Show what was held to the end."""
+        if self._thinking:
+            if self._thought:
+                self._thought.rest(report.thinking)
+            self.end()
+        if self._answer:
+            self._answer.rest(report.text)
+
+    def end(self) -> None:
+        """Leave nothing half written."""
+        self._progress.clear()
+        if self._thought:
+            self._thought.end(blank=True)
+        self._thinking = False
+        if self._answer:
+            self._answer.end()
+
+    def _think(self, tokens: list[protocol.Token]) -> None:
+        if not self._thinking and self._answer:
+            self._answer.end()
+        self._thinking = True
+        self._thoughts += len(tokens)
+        if self._thought:
+            self._progress.clear()
+            self._thought.tokens(tokens)
+        else:
+            count = protocol.Progress(request=0, phase="thinking", done=self._thoughts, unit="tokens")
+            self._progress.update(count)
+
+    def _say(self, tokens: list[protocol.Token]) -> None:
+        if self._thinking:
+            self.end()
+        self._progress.clear()
+        if self._answer:
+            self._answer.tokens(tokens)
+
+
+async def _answer(
+    session: Session, *, options: EngineOptions, text: str, raw: bool, think: bool | None, output: _Output
+) -> None:
     request = protocol.Generate(
         id=session.client.number(),
         model=options.model,
@@ -85,27 +160,23 @@ async def _answer(session: Session, *, options: EngineOptions, text: str, raw: b
         sampling=options.sampling,
         drafter=options.drafter,
         rule=options.rule,
+        think=think,
     )
-    writer = None if output.as_json else render.stdout_writer(_mark(output.marks))
+    display = _Display(session.progress, output)
     report: protocol.Report | None = None
     session.starting()
     try:
         async for event in session.client.stream(request):
             if isinstance(event, protocol.Step):
                 session.cancel_first(request.id)
-                session.progress.clear()
-                if writer:
-                    writer.tokens(event.tokens)
+                display.step(event)
             elif isinstance(event, protocol.Done):
                 report = event.report
-                if writer:
-                    writer.rest(report.text)
+                display.done(report)
             else:
                 session.show(event)
     finally:
-        session.progress.clear()
-        if writer:
-            writer.end()
+        display.end()
     assert report is not None  # the stream ends with Done or raises
     if output.as_json:
         render.echo_json(report, pretty=False)
@@ -113,6 +184,8 @@ async def _answer(session: Session, *, options: EngineOptions, text: str, raw: b
         render.say(_stats_line(report))
     if report.finish == "error":
         raise render.Failure("The answer broke off.", f"{paths.engine_log()} may say why.")
+    if report.thinking and not report.text and not session.stopped:
+        render.say("The model thought, but gave no answer.", "Allow more --max-tokens, or ask with --no-think.")
 
 
 def _messages(system: str | None, text: str) -> list[protocol.Message]:

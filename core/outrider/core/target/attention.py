@@ -15,8 +15,8 @@ from .linear import Linear
 from .norm import Norm
 from .rope import rotate_
 from .spec import AttentionSpec
-from .state import Rows, State
-from .where import Where
+from .state import Room, Rows, State, new_rows
+from .where import Where, fitting
 
 
 @dataclass(slots=True)
@@ -37,11 +37,11 @@ class Attention:
         special = spec.qk_norm or spec.value_norm or spec.value_is_key or spec.temperature or spec.source is not None
         self.plain = not special and spec.qk_factor == 1.0
 
-    def new_state(self, capacity: int, dtype: torch.dtype, device: torch.device) -> State | None:
+    def new_state(self, room: Room) -> State | None:
         """Keys, then values of each token; None where another layer's are used."""
         if self.spec.source is not None:
             return None
-        return Rows(capacity, (2 * self.spec.kv_heads, self.spec.head_dim), dtype=dtype, device=device)
+        return new_rows(room, (2 * self.spec.kv_heads, self.spec.head_dim), window=self.spec.window)
 
     def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
@@ -53,9 +53,8 @@ class Attention:
         else:
             q = self._queries(mixed[:, : spec.heads], where)
             kv = None if spec.source is not None else self._keys_values(mixed, where)
-        if kv is not None:
-            state.write(where.positions, kv)
-        y = self._attend(q, state, where)  # [S, H h]
+        seen = state.take(where) if kv is None else state.take(where, kv)
+        y = self._attend(q, seen[0], state, where)  # [S, H h]
         if spec.gate:
             y = y * mixed[:, -spec.heads :].reshape(rows, -1).sigmoid()
         return self.out(y) if residual is None else self.out.plus(y, residual)
@@ -90,12 +89,12 @@ class Attention:
             rotate_(k, *where.rope(spec.rope, spec.head_dim))
         return torch.cat((k, v if self.v_norm is None else self.v_norm(v)), 1)  # [S, 2K, h]
 
-    def _attend(self, q: Tensor, state: Rows, where: Where) -> Tensor:
+    def _attend(self, q: Tensor, seen: Tensor, state: Rows, where: Where) -> Tensor:
         spec, rows = self.spec, where.rows
         groups = spec.heads // spec.kv_heads
-        both = state.parts[0][where.first(spec.window) : where.end].transpose(0, 1)[None]  # [1, 2K, C, h]
+        both = seen.transpose(0, 1)[None]  # [1, 2K, C, h]
         keys, values = both[:, : spec.kv_heads], both[:, spec.kv_heads :]
-        mask = where.mask(spec.window, groups)
+        mask = state.mask(where, groups)
         if not where.folds:
             q = q.transpose(0, 1)[None]  # [1, H, S, h]
             if self.sinks is not None:
@@ -127,7 +126,11 @@ def _normed(x: Tensor, norm: Norm, *, whole: bool) -> Tensor:
 
 def _with_sinks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor, scale: float) -> Tensor:
     """Attention with one more score for each row of queries, whose probability goes nowhere; `sinks` [heads, 1 or rows]."""
-    scores = q @ k.transpose(-1, -2) * scale + mask  # [1, heads, rows, C]
-    extra = sinks.expand(scores.shape[1], scores.shape[2])[None, :, :, None].to(scores.dtype)
-    probs = torch.cat((scores, extra), -1).softmax(-1)[..., :-1]
-    return probs @ v
+    heads, rows = q.shape[1:3]
+    extra = sinks.expand(heads, rows)[None, :, :, None].to(q.dtype)
+    step, parts = fitting(heads * k.shape[2]), []
+    for start in range(0, rows, step):
+        some = slice(start, start + step)
+        scores = q[:, :, some] @ k.transpose(-1, -2) * scale + mask[some]  # [1, heads, rows, C]
+        parts.append(torch.cat((scores, extra[:, :, some]), -1).softmax(-1)[..., :-1] @ v)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)

@@ -7,95 +7,38 @@ Letters: `d` width, `H`, `K` query and key heads, `h` head size, `E` experts, `I
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.errors import ModelError
+from outrider.core.weights.grouped import Grouped
 
+from .absent import NoChannel, NoMixer
 from .attention import Attention
 from .conv import ShortConv
-from .decoder import Beside, Block, ExtraEmbedding, Mixer, PerLayer
+from .decoder import Beside, Block, Channel, ExtraEmbedding, Mixer, PerLayer
 from .delta import DeltaNet
 from .latent import LatentAttention
-from .linear import Linear, packs
-from .mlp import ACTIVATIONS, Dense, Experts, Router
+from .linear import Linear, Table
+from .mamba import Mamba
+from .mlp import ACTIVATIONS, Dense, Experts, Router, Ungated
 from .norm import Norm
+from .reader import Reader
 from .rope import order
-from .spec import AttentionSpec, ConvSpec, DeltaSpec, DenseSpec, ExpertsSpec, LatentSpec, TargetSpec
-
-if TYPE_CHECKING:
-    from outrider.core.weights.checkpoint import Checkpoint
-
-PREFIXES = ("model.language_model.", "language_model.model.", "backbone.", "model.")
+from .spec import Absent, AttentionSpec, ConvSpec, DeltaSpec, DenseSpec, ExpertsSpec, LatentSpec, MambaSpec
 
 
-class Builder:
-    """Makes parts of a decoder in one dtype on one device; `nbytes` counts what was read."""
-
-    def __init__(self, checkpoint: Checkpoint, spec: TargetSpec, dtype: torch.dtype, device: torch.device) -> None:
-        self.spec, self.names = spec, spec.names
-        self._checkpoint, self._dtype, self._device = checkpoint, dtype, device
-        self._exact = torch.float64 if dtype == torch.float64 else torch.float32
-        self._all = frozenset(checkpoint.names())
-        self._prefix = next((p for p in PREFIXES if any(name.startswith(p) for name in self._all)), "model.")
-        self.nbytes = 0
-
-    # ------------------------------------------------------------------ tensors
-
-    def has(self, name: str) -> bool:
-        """Whether the file has a tensor of this name below the model's prefix."""
-        return self._prefix + name in self._all
-
-    def tensor(self, name: str, *shape: int, exact: bool = False) -> Tensor:
-        """A tensor of that shape. Raises ModelError if it is missing or has another."""
-        return self._read(self._prefix + name, shape, exact)
-
-    def _read(self, name: str, shape: tuple[int, ...], exact: bool = False) -> Tensor:
-        if name not in self._all:
-            raise ModelError(f"{self._checkpoint.path.name} has no tensor {name}.", "Download the model again, whole.")
-        tensor = self._checkpoint.load(name, self._exact if exact else self._dtype)
-        if tuple(tensor.shape) != shape:
-            found, told = ("x".join(map(str, some)) for some in (tensor.shape, shape))
-            raise ModelError(
-                f"{self._checkpoint.path.name}: {name} is {found}, the config says {told}.",
-                "The config belongs to another model; download both again.",
-            )
-        self.nbytes += tensor.nbytes
-        return tensor.to(self._device)
-
-    def _linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        return Linear(weight.contiguous(), bias, pack=packs(self._dtype, self._device))
-
-    def linear(self, name: str, rows: int, columns: int, bias: bool = False) -> Linear:
-        """One stored projection."""
-        shift = self.tensor(f"{name}.bias", rows) if bias else None
-        return self._linear(self.tensor(f"{name}.weight", rows, columns), shift)
-
-    def norm(
-        self, name: str, width: int | None = None, eps: float | None = None, *, final: bool = False
-    ) -> Norm | None:
-        """A norm, None for an empty name."""
-        if not name:
-            return None
-        plus = self.spec.norm_plus_one
-        if final and self.spec.final_plus_one is not None:
-            plus = self.spec.final_plus_one
-        weight = self.tensor(f"{name}.weight", width or self.spec.width, exact=plus)
-        if plus:
-            weight = (weight + 1).to(self._dtype)
-        return Norm(width or self.spec.width, weight, eps or self.spec.eps, centred=self.spec.centred)
-
-    def plain_norm(self, width: int | None = None) -> Norm:
-        """A norm without weight."""
-        return Norm(width or self.spec.width, None, self.spec.eps)
+class Builder(Reader):
+    """Makes the parts of a decoder."""
 
     # ------------------------------------------------------------------ ends
 
-    def embedding(self) -> Tensor:
+    def embedding(self) -> Table:
         """The token table [V, d]."""
-        return self.tensor("embed_tokens.weight", self.spec.vocab, self.spec.width)
+        return self.table(f"{self.names.embedding}.weight", self.spec.width)
 
     def final_norm(self) -> Norm:
         """The norm before the head."""
@@ -103,17 +46,28 @@ class Builder:
         assert norm is not None
         return norm
 
-    def head(self, embedding: Tensor) -> Linear:
-        """The output projection: stored, or the token table where the file has none of its own."""
+    def head(self, embedding: Table) -> Linear:
+        """The output projection: stored, or the token table where the file has none of its own.
+
+        It decides between words, so it keeps 8 bits where 4 are asked for the rest.
+        """
+        shape, bits = (self.spec.vocab, self.spec.width), self.form.quantize and 8
         for name in ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"):
-            if name in self._all:
-                return self._linear(self._read(name, (self.spec.vocab, self.spec.width)))
+            if name in self.names_there:
+                return self.layer(self.stored(name, *shape, bits))
         if not self.spec.tied:
             raise ModelError(
-                f"{self._checkpoint.path.name} has no lm_head.weight though its config says the head is not tied.",
+                f"{self.origin} has no lm_head.weight though its config says the head is not tied.",
                 "Download the model again, whole.",
             )
-        return self._linear(embedding)
+        if isinstance(embedding.weight, Tensor) and not bits:  # one tensor for both, unless the device wants it packed
+            layer = self.layer(embedding.weight)
+            self.nbytes -= layer.nbytes if layer.weight is embedding.weight else 0
+            return layer
+        counted = self.parameters
+        weight = self.stored(f"{self.prefix}{self.names.embedding}.weight", *shape, bits)
+        self.parameters = counted
+        return self.layer(weight)
 
     def extra_embedding(self) -> ExtraEmbedding | None:
         """Gemma 4 E sizes."""
@@ -124,7 +78,7 @@ class Builder:
         norm = self.norm("per_layer_projection_norm", each)
         assert norm is not None
         return ExtraEmbedding(
-            self.tensor("embed_tokens_per_layer.weight", self.spec.vocab, whole),
+            self.table("embed_tokens_per_layer.weight", whole),
             self.linear("per_layer_model_projection", whole, self.spec.width),
             norm,
         )
@@ -143,9 +97,9 @@ class Builder:
             mixer=self._mixer(index, at),
             channel=self._channel(layer.channel, at),
             source=index if source is None else source,
-            before_mixer=norm(names.before_mixer),
+            before_mixer=norm("" if isinstance(layer.mixer, Absent) else names.before_mixer),
             after_mixer=norm(names.after_mixer, self.spec.post_eps),
-            before_channel=norm(names.before_channel),
+            before_channel=norm("" if isinstance(layer.channel, Absent) else names.before_channel),
             after_channel=norm(names.after_channel, self.spec.post_eps),
         )
         if isinstance(layer.channel, ExpertsSpec) and layer.channel.parallel is not None:
@@ -164,10 +118,16 @@ class Builder:
             return self._latent(mixer, f"{at}{self.names.attention}.")
         if isinstance(mixer, DeltaSpec):
             return self._delta(mixer, f"{at}linear_attn.")
+        if isinstance(mixer, MambaSpec):
+            return self._mamba(mixer, f"{at}{self.names.mamba}.")
+        if isinstance(mixer, Absent):
+            return NoMixer()
         return self._conv(mixer, f"{at}conv.")
 
-    def _channel(self, channel: DenseSpec | ExpertsSpec, at: str) -> Dense | Experts:
+    def _channel(self, channel: DenseSpec | ExpertsSpec | Absent, at: str) -> Channel:
         where = f"{at}{self.names.mlp}."
+        if isinstance(channel, Absent):
+            return NoChannel()
         if isinstance(channel, DenseSpec):
             return self._dense(channel, where)
         if channel.parallel is not None:
@@ -177,16 +137,16 @@ class Builder:
     # ------------------------------------------------------------------ token mixers
 
     def _attention(self, spec: AttentionSpec, at: str) -> Attention:
-        h, d = spec.head_dim, self.spec.width
+        h = spec.head_dim
         parts, biases = self._projections(spec, at)
         moved = order(spec.rope, h) if spec.rope is not None else None
         if moved is not None:
             for part in range(1 if spec.source is not None else 2):
-                parts[part] = _reordered(parts[part], h, moved)
+                parts[part] = parts[part][_in_heads(moved, h, parts[part].shape[0])]
                 if biases:
-                    biases[part] = _reordered(biases[part], h, moved)
-        mix = self._linear(torch.cat(parts), torch.cat(biases) if biases else None)
-        attention = Attention(spec, mix, self.linear(at + self.names.output, d, spec.heads * h, spec.output_bias))
+                    biases[part] = biases[part][_in_heads(moved, h, biases[part].shape[0])]
+        mix = self.fused(parts, biases)
+        attention = Attention(spec, mix, self._output(spec, at + self.names.output))
         if spec.qk_norm:
             attention.q_norm = self._head_norm(spec, at + self.names.q_norm, spec.heads, moved)
             if spec.source is None:
@@ -194,31 +154,50 @@ class Builder:
         if spec.value_norm:
             attention.v_norm = self.plain_norm(h)
         if spec.sinks:
-            attention.sinks = self.tensor(at + "sinks", spec.heads)
+            attention.sinks = self.tensor(at + self.names.sinks, spec.heads)
         return attention
 
-    def _projections(self, spec: AttentionSpec, at: str) -> tuple[list[Tensor], list[Tensor]]:
+    def _projections(self, spec: AttentionSpec, at: str) -> tuple[list[Tensor | Grouped], list[Tensor]]:
         """Rows of queries, keys, values and gate, as far as this layer has them, and their biases."""
         h, d = spec.head_dim, self.spec.width
         q, kv = spec.heads * h, spec.kv_heads * h
         if self.has(at + "qkv_proj.weight"):
-            return list(self.tensor(at + "qkv_proj.weight", q + 2 * kv, d).split([q, kv, kv])), []
-        gate = []
+            return list(self.matrix(at + "qkv_proj.weight", q + 2 * kv, d).split([q, kv, kv])), []
+        gate: list[Tensor | Grouped] = []
         if spec.gate == "in_q":  # per head: queries, then gate
-            both = self.tensor(at + "q_proj.weight", 2 * q, d).view(spec.heads, 2, h, d)
-            queries, gate = both[:, 0].reshape(q, d), [both[:, 1].reshape(q, d)]
+            both = self.matrix(at + "q_proj.weight", 2 * q, d)
+            first = torch.arange(2 * q).view(spec.heads, 2, h)
+            queries, gate = both[first[:, 0].flatten()], [both[first[:, 1].flatten()]]
         else:
-            queries = self.tensor(at + "q_proj.weight", q, d)
+            queries = self.matrix(at + "q_proj.weight", q, d)
             if spec.gate == "own":
-                gate = [self.tensor(at + "gate_proj.weight", q, d)]
+                gate = [self.matrix(at + "gate_proj.weight", q, d)]
         if spec.source is not None:
             return [queries], []
-        names = ["k"] if spec.value_is_key else ["k", "v"]
-        parts = [queries, *(self.tensor(f"{at}{name}_proj.weight", kv, d) for name in names), *gate]
+        parts = [queries, self.matrix(at + "k_proj.weight", kv, d)]
+        parts += [*([] if spec.value_is_key else [self._values(spec, at + "v_proj.weight")]), *gate]
         biases = []
         if spec.bias:
             biases = [self.tensor(f"{at}{name}_proj.bias", size) for name, size in (("q", q), ("k", kv), ("v", kv))]
         return parts, biases
+
+    def _values(self, spec: AttentionSpec, name: str) -> Tensor | Grouped:
+        """Rows of values; smaller heads are filled up with zeros to the size of keys, so that one state holds both."""
+        h, d, size = spec.head_dim, self.spec.width, spec.value_dim
+        if size is None:
+            return self.matrix(name, spec.kv_heads * h, d)
+        rows = self.matrix(name, spec.kv_heads * size, d, exact=True)
+        assert isinstance(rows, Tensor)
+        return F.pad(rows.view(-1, size, d) * spec.value_scale, (0, 0, 0, h - size)).flatten(0, 1)
+
+    def _output(self, spec: AttentionSpec, name: str) -> Linear:
+        """The projection of all heads, with zeros where `_values` filled up."""
+        h, d, size = spec.head_dim, self.spec.width, spec.value_dim
+        if size is None:
+            return self.linear(name, d, spec.heads * h, spec.output_bias)
+        columns = self.matrix(f"{name}.weight", d, spec.heads * size, exact=True)
+        assert isinstance(columns, Tensor)
+        return self.layer(F.pad(columns.view(d, -1, size), (0, h - size)).flatten(1))
 
     def _head_norm(self, spec: AttentionSpec, name: str, heads: int, moved: Tensor | None) -> Norm:
         if not spec.qk_norm_weight:
@@ -227,20 +206,18 @@ class Builder:
         norm = self.norm(name, width)
         assert norm is not None and norm.weight is not None
         if moved is not None:
-            norm = Norm(width, _reordered(norm.weight, spec.head_dim, moved), norm.eps)
+            norm = Norm(width, norm.weight[_in_heads(moved, spec.head_dim, width)], norm.eps)
         return norm
 
     def _latent(self, spec: LatentSpec, at: str) -> LatentAttention:
         d, head = self.spec.width, spec.nope_dim + spec.rope_dim
         moved = order(spec.rope, spec.rope_dim)
         fan_in = spec.q_rank or d
-        q_up = self.tensor(at + ("q_b_proj.weight" if spec.q_rank else "q_proj.weight"), spec.heads * head, fan_in)
-        kv_down = self.tensor(at + "kv_a_proj_with_mqa.weight", spec.kv_rank + spec.rope_dim, d)
+        q_up = self.matrix(at + ("q_b_proj.weight" if spec.q_rank else "q_proj.weight"), spec.heads * head, fan_in)
+        kv_down = self.matrix(at + "kv_a_proj_with_mqa.weight", spec.kv_rank + spec.rope_dim, d)
         if moved is not None:
-            q_up = q_up.view(spec.heads, head, fan_in).clone()
-            q_up[:, spec.nope_dim :] = q_up[:, spec.nope_dim :][:, moved]
-            q_up = q_up.view(-1, fan_in)
-            kv_down = torch.cat((kv_down[: spec.kv_rank], kv_down[spec.kv_rank :][moved]))
+            q_up = q_up[_in_heads(torch.cat((torch.arange(spec.nope_dim), spec.nope_dim + moved)), head, q_up.shape[0])]
+            kv_down = kv_down[torch.cat((torch.arange(spec.kv_rank), spec.kv_rank + moved))]
         up = self.tensor(at + "kv_b_proj.weight", spec.heads * (spec.nope_dim + spec.value_dim), spec.kv_rank)
         k_up, v_up = up.view(spec.heads, -1, spec.kv_rank).split([spec.nope_dim, spec.value_dim], 1)
         q_rank = spec.q_rank
@@ -250,8 +227,8 @@ class Builder:
             spec,
             q_down=self.linear(at + "q_a_proj", q_rank, d, spec.bias) if q_rank else None,
             q_norm=self.norm(at + "q_a_layernorm", q_rank, 1e-6) if q_rank else None,
-            q_up=self._linear(q_up),
-            kv_down=self._linear(kv_down),
+            q_up=self.layer(q_up),
+            kv_down=self.layer(kv_down),
             kv_norm=kv_norm,
             k_up=k_up.contiguous(),
             v_up=v_up.transpose(1, 2).contiguous(),
@@ -262,30 +239,43 @@ class Builder:
         d, nk, nv, dk, dv = self.spec.width, spec.key_heads, spec.value_heads, spec.key_dim, spec.value_dim
         r, channels = nv // nk, 2 * nk * dk + nv * dv
         if self.has(at + "in_proj_qkvz.weight"):  # grouped by key head: q, k, r values, r gates
-            grouped = self.tensor(at + "in_proj_qkvz.weight", channels + nv * dv, d).view(nk, -1, d)
-            q, k, v, z = (part.reshape(-1, d) for part in grouped.split([dk, dk, r * dv, r * dv], 1))
-            b, a = (
-                part.reshape(-1, d)
-                for part in self.tensor(at + "in_proj_ba.weight", 2 * nv, d).view(nk, -1, d).split(r, 1)
-            )
-            qkv = torch.cat((q, k, v))
+            both = self.matrix(at + "in_proj_qkvz.weight", channels + nv * dv, d)
+            rows = torch.arange(channels + nv * dv).view(nk, -1).split([dk, dk, r * dv, r * dv], 1)
+            qkv, z = both[torch.cat([part.flatten() for part in rows[:3]])], both[rows[3].flatten()]
+            ba = self.matrix(at + "in_proj_ba.weight", 2 * nv, d, exact=True)
+            ba = ba[torch.arange(2 * nv).view(nk, 2, r).transpose(0, 1).flatten()]
         else:
-            qkv, z = (
-                self.tensor(at + "in_proj_qkv.weight", channels, d),
-                self.tensor(at + "in_proj_z.weight", nv * dv, d),
-            )
-            b, a = self.tensor(at + "in_proj_b.weight", nv, d), self.tensor(at + "in_proj_a.weight", nv, d)
+            qkv = self.matrix(at + "in_proj_qkv.weight", channels, d)
+            z = self.matrix(at + "in_proj_z.weight", nv * dv, d)
+            parts = [self.matrix(f"{at}in_proj_{name}.weight", nv, d, exact=True) for name in ("b", "a")]
+            ba = torch.cat([part for part in parts if isinstance(part, Tensor)])
         weight = self.tensor(at + "norm.weight", dv)  # this one is stored as it is used
         return DeltaNet(
             spec,
-            qkv=self._linear(qkv),
-            z=self._linear(z),
-            ba=self._linear(torch.cat((b, a))),
+            qkv=self.layer(qkv),
+            z=self.layer(z),
+            ba=self.layer(ba),
             conv=self.tensor(at + "conv1d.weight", channels, 1, spec.kernel)[:, 0].contiguous(),
             a_log=self.tensor(at + "A_log", nv, exact=True),
             dt_bias=self.tensor(at + "dt_bias", nv, exact=True),
             norm=Norm(dv, weight, self.spec.eps),
             out=self.linear(at + "out_proj", d, nv * dv),
+        )
+
+    def _mamba(self, spec: MambaSpec, at: str) -> Mamba:
+        d, inner, heads = self.spec.width, spec.heads * spec.head_dim, spec.heads
+        channels = inner + 2 * spec.groups * spec.state
+        return Mamba(
+            spec,
+            mix=self.linear(at + "in_proj", inner + channels + heads, d, spec.bias),
+            conv=self.tensor(at + "conv1d.weight", channels, 1, spec.kernel)[:, 0].contiguous(),
+            conv_bias=self.tensor(at + "conv1d.bias", channels) if spec.conv_bias else None,
+            a_log=self.tensor(at + "A_log", heads, exact=True),
+            dt_bias=self.tensor(at + "dt_bias", heads, exact=True),
+            skip=self.tensor(at + "D", heads, exact=True),
+            norm=self.tensor(at + "norm.weight", inner),
+            eps=self.spec.eps,
+            out=self.linear(at + "out_proj", d, inner, spec.bias),
         )
 
     def _conv(self, spec: ConvSpec, at: str) -> ShortConv:
@@ -295,20 +285,25 @@ class Builder:
 
     # ------------------------------------------------------------------ channel mixers
 
-    def _dense(self, spec: DenseSpec, at: str) -> Dense:
+    def _dense(self, spec: DenseSpec, at: str) -> Dense | Ungated:
         d, n, wide = self.spec.width, self.names, spec.width
-        if self.has(at + "gate_up_proj.weight"):
-            weight, bias = self.tensor(at + "gate_up_proj.weight", 2 * wide, d), None
-        else:
-            weight = torch.cat([self.tensor(f"{at}{name}.weight", wide, d) for name in (n.gate, n.up)])
-            bias = torch.cat([self.tensor(f"{at}{name}.bias", wide) for name in (n.gate, n.up)]) if spec.bias else None
         down = self.linear(at + n.down, d, wide, spec.bias)
-        return Dense(self._linear(weight, bias), down, ACTIVATIONS[spec.activation])
+        if spec.activation == "relu2":
+            return Ungated(self.linear(at + n.up, wide, d, spec.bias), down)
+        if self.has(f"{at}{n.gate_up}.weight"):
+            gate_up = self.linear(at + n.gate_up, 2 * wide, d)
+        else:
+            halves = [self.matrix(f"{at}{name}.weight", wide, d) for name in (n.gate, n.up)]
+            biases = [self.tensor(f"{at}{name}.bias", wide) for name in (n.gate, n.up)] if spec.bias else []
+            gate_up = self.fused(halves, biases)
+        return Dense(gate_up, down, ACTIVATIONS[spec.activation])
 
     def _experts(self, spec: ExpertsSpec, at: str) -> Experts:
         d = self.spec.width
+        if self.has(at + "router.layer.weight"):
+            return self._granite_experts(spec, at)
         name = "router" if self.has(at + "router.weight") else "gate"
-        router = Router(spec, self.linear(at + name, spec.experts, d, spec.bias))
+        router = Router(spec, self.linear(at + name, spec.experts, d, spec.bias, exact=True))
         if self.has(at + "gate.e_score_correction_bias"):
             router.correction = self.tensor(at + "gate.e_score_correction_bias", spec.experts, exact=True)
         experts = Experts(router, self._each(spec, at + "experts."))
@@ -316,33 +311,48 @@ class Builder:
             where = at + ("shared_expert." if spec.shared_gate else "shared_experts.")
             experts.shared = self._dense(DenseSpec(spec.shared, spec.activation), where)
             if spec.shared_gate:
-                experts.shared_gate = self.linear(at + "shared_expert_gate", 1, d)
+                experts.shared_gate = self.linear(at + "shared_expert_gate", 1, d, exact=True)
         return experts
 
-    def _each(self, spec: ExpertsSpec, at: str) -> list[Dense]:
+    def _each(self, spec: ExpertsSpec, at: str) -> Sequence[Dense | Ungated]:
         """One MLP for each expert, from stacked tensors or single ones."""
         if not self.has(at + "gate_up_proj"):
             return [self._dense(DenseSpec(spec.width, spec.activation), f"{at}{e}.") for e in range(spec.experts)]
-        d, wide, act = self.spec.width, spec.width, ACTIVATIONS[spec.activation]
+        d, wide, count, act = self.spec.width, spec.width, spec.experts, ACTIVATIONS[spec.activation]
         if not spec.bias:
-            gate_up = self.tensor(at + "gate_up_proj", spec.experts, 2 * wide, d)
-            down = self.tensor(at + "down_proj", spec.experts, d, wide)
-            return [Dense(self._linear(g), self._linear(w), act) for g, w in zip(gate_up, down, strict=True)]
-        # gpt-oss: stored [in, out], gate and up interleaved
-        gate_up = self.tensor(at + "gate_up_proj", spec.experts, d, 2 * wide).transpose(1, 2)
-        down = self.tensor(at + "down_proj", spec.experts, wide, d).transpose(1, 2)
-        shift = self.tensor(at + "gate_up_proj_bias", spec.experts, 2 * wide)
-        down_shift = self.tensor(at + "down_proj_bias", spec.experts, d)
+            return self._stacked(spec, at + "gate_up_proj", at + "down_proj")
+        # gpt-oss: gate and up interleaved
+        gate_up, down = (
+            self.turned(at + "gate_up_proj", count, 2 * wide, d),
+            self.turned(at + "down_proj", count, d, wide),
+        )
+        shift = self.tensor(at + "gate_up_proj_bias", count, 2 * wide)
+        down_shift = self.tensor(at + "down_proj_bias", count, d)
         halves = torch.arange(2 * wide).view(wide, 2).T.reshape(-1)
         return [
-            Dense(self._linear(g[halves], s[halves]), self._linear(w, t), act)
+            Dense(self.layer(g[halves], s[halves]), self.layer(w, t), act)
             for g, s, w, t in zip(gate_up, shift, down, down_shift, strict=True)
         ]
+
+    def _stacked(self, spec: ExpertsSpec, gate_up: str, down: str) -> list[Dense]:
+        d, wide, count, act = self.spec.width, spec.width, spec.experts, ACTIVATIONS[spec.activation]
+        uppers = self.matrix(gate_up, count * 2 * wide, d).split([2 * wide] * count)
+        lowers = self.matrix(down, count * d, wide).split([d] * count)
+        return [Dense(self.layer(g), self.layer(w), act) for g, w in zip(uppers, lowers, strict=True)]
+
+    def _granite_experts(self, spec: ExpertsSpec, at: str) -> Experts:
+        """Granite names them its own way; the shared branch lies beside them."""
+        router = Router(spec, self.linear(at + "router.layer", spec.experts, self.spec.width, exact=True))
+        each = self._stacked(spec, at + "input_linear.weight", at + "output_linear.weight")
+        beside = at.removesuffix("block_sparse_moe.") + "shared_mlp."
+        return Experts(router, each, self._dense(DenseSpec(spec.shared, spec.activation), beside))
 
     def _beside(self, spec: ExpertsSpec, at: str) -> Beside:
         d = self.spec.width
         scale = self.tensor(at + "router.scale", d) * d**-0.5
-        router = Router(spec, self.linear(at + "router.proj", spec.experts, d), norm=Norm(d, scale, self.spec.eps))
+        router = Router(
+            spec, self.linear(at + "router.proj", spec.experts, d, exact=True), norm=Norm(d, scale, self.spec.eps)
+        )
         router.per_expert = self.tensor(at + "router.per_expert_scale", spec.experts, exact=True)
         norms = [
             self.norm(at + name)
@@ -360,6 +370,6 @@ class Builder:
         )
 
 
-def _reordered(rows: Tensor, head_dim: int, moved: Tensor) -> Tensor:
-    """[heads h, ...] with the dims of every head in another order."""
-    return rows.view(-1, head_dim, *rows.shape[1:])[:, moved].reshape(rows.shape)
+def _in_heads(moved: Tensor, head_dim: int, rows: int) -> Tensor:
+    """Row indices that put the dims of every head into another order."""
+    return (torch.arange(0, rows, head_dim)[:, None] + moved.cpu()).flatten()

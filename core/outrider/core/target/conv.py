@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .linear import Linear
 from .spec import ConvSpec
-from .state import Recurrent, State
+from .state import Recurrent, Room, State
 from .where import Where
 
 
@@ -38,9 +38,9 @@ class ShortConv:
     conv: Tensor  # [d, k]
     out: Linear  # d -> d
 
-    def new_state(self, capacity: int, dtype: torch.dtype, device: torch.device) -> State | None:
+    def new_state(self, room: Room) -> State | None:
         """Newest conv inputs."""
-        return Recurrent(((self.spec.kernel - 1, self.conv.shape[0]), dtype), device=device)
+        return Recurrent(room, ((self.spec.kernel - 1, self.conv.shape[0]), room.dtype))
 
     def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
@@ -48,5 +48,5 @@ class ShortConv:
         b, c, u = self.mix(x).chunk(3, -1)
         y, inputs = causal(b * u, state.now[0], self.conv)
         keep = self.spec.kernel - 1
-        state.passed([[inputs[t + 1 : t + 1 + keep]] for t in range(where.rows)])
+        state.passed(where.rows, lambda count: [inputs[count : count + keep].clone()])
         return self.out(c * y) if residual is None else self.out.plus(c * y, residual)

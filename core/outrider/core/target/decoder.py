@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .linear import Linear
-from .mlp import Dense, Experts
+from .linear import Linear, Table
+from .mlp import Experts
 from .norm import Norm
 from .spec import TargetSpec
-from .state import Cache, State
+from .state import RINGS, SLACK, Cache, Room, State
 from .where import Tables, Where
 
 
@@ -31,11 +31,19 @@ class Pass(NamedTuple):
 class Mixer(Protocol):
     """A token mixer."""
 
-    def new_state(self, capacity: int, dtype: torch.dtype, device: torch.device) -> State | None:
+    def new_state(self, room: Room) -> State | None:
         """Its memory of a new conversation."""
         ...
 
     def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
+        """[S, d] -> [S, d], plus the residual if there is one."""
+        ...
+
+
+class Channel(Protocol):
+    """A channel mixer."""
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
         ...
 
@@ -64,7 +72,7 @@ class Block:
     """One layer: mixers with the norms around them."""
 
     mixer: Mixer
-    channel: Dense | Experts
+    channel: Channel
     source: int  # whose state the mixer uses
     before_mixer: Norm | None
     after_mixer: Norm | None
@@ -79,13 +87,13 @@ class Block:
 class ExtraEmbedding:
     """Gemma 4 E sizes: one more embedding for every layer, mixed with a projection of the ordinary one."""
 
-    table: Tensor  # [V, L D]
+    table: Table  # [V, L D]
     project: Linear  # d -> L D
     norm: Norm  # over D
 
     def __call__(self, ids: Tensor, x: Tensor, layers: int) -> Tensor:
         """[S, L, D] for the scaled embedding `x` [S, d]."""
-        rows = F.embedding(ids, self.table).view(ids.shape[0], layers, -1)
+        rows = self.table(ids).view(ids.shape[0], layers, -1)
         made = (self.project(x) * x.shape[-1] ** -0.5).view(rows.shape)
         return (self.norm(made) + rows * rows.shape[-1] ** 0.5) * 2**-0.5
 
@@ -94,7 +102,7 @@ class ExtraEmbedding:
 class Weights:
     """Everything a decoder reads."""
 
-    embedding: Tensor  # [V, d]
+    embedding: Table  # [V, d]
     blocks: tuple[Block, ...]
     norm: Norm
     head: Linear  # d -> V
@@ -103,6 +111,7 @@ class Weights:
     extra: ExtraEmbedding | None = None
     embed_norm: Norm | None = None
     nbytes: int = 0
+    parameters: int = 0
 
 
 class Decoder:
@@ -114,16 +123,19 @@ class Decoder:
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
 
-    def new_cache(self, capacity: int) -> Cache:
-        """Empty states of this model for `capacity` tokens (at most the rope table's rows)."""
+    def new_cache(self, capacity: int, *, slack: int = SLACK, rings: float = RINGS) -> Cache:
+        """Empty states of this model for `capacity` tokens (at most the rope table's rows).
+
+        What the newest `slack` tokens left can be cut off again; `rings` as in `Room`.
+        """
         if capacity > self.weights.rows:
             raise ValueError(f"capacity {capacity} exceeds the rope table of {self.weights.rows}")
-        blocks = self.weights.blocks
-        return Cache([block.mixer.new_state(capacity, self.dtype, self.device) for block in blocks], capacity)
+        room = Room(capacity, self.dtype, self.device, slack, rings)
+        return Cache([block.mixer.new_state(room) for block in self.weights.blocks], capacity)
 
     def embed_raw(self, ids: Tensor) -> Tensor:
         """[S] -> [S, d] rows of the table."""
-        return F.embedding(ids, self.weights.embedding)
+        return self.weights.embedding(ids)
 
     def embed(self, ids: Tensor) -> Tensor:
         """[S] -> [S, d] as the first block sees them."""

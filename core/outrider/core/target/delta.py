@@ -1,7 +1,7 @@
 """Gated delta net: a linear-attention layer whose memory is one matrix a head, corrected by what it got wrong.
 
-Source: Gated Delta Networks (arXiv 2412.06464), as Qwen3-Next and Qwen3.5 use it. Tokens are taken one after the other in
-fp32, in every pass alike, so a drafted token leaves exactly the state a plain one leaves.
+Source: Gated Delta Networks (arXiv 2412.06464), as Qwen3-Next and Qwen3.5 use it. In fp32. In passes that may be rolled back
+tokens are taken one after the other, so a drafted token leaves exactly the state a plain one leaves; wider ones go by chunks.
 
 Letters: `S` tokens, `nk` key heads, `nv` value heads, `dk`, `dv` their sizes, `Q` = 2 nk dk + nv dv conv channels.
 """
@@ -9,6 +9,7 @@ Letters: `S` tokens, `nk` key heads, `nv` value heads, `dk`, `dv` their sizes, `
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +18,9 @@ from torch import Tensor
 from .conv import causal
 from .linear import Linear
 from .norm import Norm
+from .scan import by_chunks, chunked, fading
 from .spec import DeltaSpec
-from .state import Recurrent, State
+from .state import Recurrent, Room, State
 from .where import Where
 
 
@@ -36,15 +38,12 @@ class DeltaNet:
     norm: Norm  # over dv
     out: Linear  # nv dv -> d
 
-    def new_state(self, capacity: int, dtype: torch.dtype, device: torch.device) -> State | None:
+    def new_state(self, room: Room) -> State | None:
         """Newest conv inputs and the memory."""
         s = self.spec
-        exact = torch.float64 if dtype == torch.float64 else torch.float32
-        return Recurrent(
-            ((s.kernel - 1, self.conv.shape[0]), dtype),
-            ((s.value_heads, s.key_dim, s.value_dim), exact),
-            device=device,
-        )
+        exact = torch.float64 if room.dtype == torch.float64 else torch.float32
+        inputs, memory = (s.kernel - 1, self.conv.shape[0]), (s.value_heads, s.key_dim, s.value_dim)
+        return Recurrent(room, (inputs, room.dtype), (memory, exact))
 
     def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
@@ -59,10 +58,19 @@ class DeltaNet:
         k = _unit(k.view(rows, -1, s.key_dim).to(exact)).repeat_interleave(repeat, 1)  # [S, nv, dk]
         v = v.view(rows, -1, s.value_dim).to(exact)  # [S, nv, dv]
         b, a = self.ba(x).to(exact).chunk(2, -1)
-        decay = (-self.a_log.exp() * F.softplus(a + self.dt_bias)).exp()  # [S, nv]
-        y, memories = _recur(memory, (q, k, v, b.sigmoid(), decay))
+        logs = -self.a_log.exp() * F.softplus(a + self.dt_bias)  # [S, nv], of the decay
         keep = s.kernel - 1
-        state.passed([[inputs[t + 1 : t + 1 + keep], memories[t]] for t in range(rows)])
+        if rows > state.slack:
+            y, end = _by_chunks(memory, (q, k, v), b.sigmoid(), logs)
+            state.passed(rows, lambda count: [inputs[count : count + keep].clone(), end])
+        else:
+            steps = _steps((q, k, v), b.sigmoid(), logs.exp())
+            y, end = _by_tokens(memory, steps, q)
+
+            def after(n: int) -> list[Tensor]:
+                return [inputs[n : n + keep].clone(), end if n == rows else _walk(memory, steps, n)[2]]
+
+            state.passed(rows, after)
         y = self.norm(y.to(x.dtype)) * F.silu(self.z(x)).view(rows, -1, s.value_dim)
         y = y.reshape(rows, -1)
         return self.out(y) if residual is None else self.out.plus(y, residual)
@@ -72,13 +80,50 @@ def _unit(x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
 
-def _recur(memory: Tensor, inputs: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
-    """Outputs [S, nv, dv] and the memory [nv, dk, dv] after each token."""
-    outputs, memories = [], []
-    for q, k, v, beta, decay in zip(*inputs, strict=True):
-        memory = memory * decay[:, None, None]
-        wrong = (v - torch.einsum("hkv,hk->hv", memory, k)) * beta[:, None]
-        memory = memory + k[:, :, None] * wrong[:, None, :]
-        outputs.append(torch.einsum("hkv,hk->hv", memory, q))
-        memories.append(memory)
-    return torch.stack(outputs), memories
+class _Steps(NamedTuple):
+    """What each token does with the memory, made for all of them at once."""
+
+    reads: Tensor  # [S, nv, 2, dk] its key, scaled by beta, and its query, both faded
+    keys: Tensor  # [S, nv, dk, 1]
+    values: Tensor  # [S, nv, 1, dv] scaled by beta
+    decays: Tensor  # [S, nv, 1, 1]
+
+
+def _steps(qkv: tuple[Tensor, ...], beta: Tensor, decay: Tensor) -> _Steps:
+    q, k, v = qkv
+    beta, decay = beta[..., None], decay[..., None]
+    reads = torch.stack((k * beta, q), 2) * decay[..., None]
+    return _Steps(reads, k[..., None], (v * beta)[:, :, None], decay[..., None])
+
+
+def _walk(memory: Tensor, steps: _Steps, count: int) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """What each of `count` tokens finds [nv, 2, dv] and writes [nv, 1, dv], and the memory [nv, dk, dv] after them."""
+    memory = memory.clone()
+    finds, writes = [], []
+    for reads, key, value, decay in zip(*(part[:count] for part in steps), strict=True):
+        found = reads @ memory
+        wrong = value - found[:, :1]
+        memory.mul_(decay).baddbmm_(key, wrong)
+        finds.append(found)
+        writes.append(wrong)
+    return finds, writes, memory
+
+
+def _by_tokens(memory: Tensor, steps: _Steps, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs [S, nv, dv] and the memory at the end."""
+    finds, writes, memory = _walk(memory, steps, q.shape[0])
+    own = (steps.keys[..., 0] * q).sum(-1, keepdim=True) * torch.stack(writes)[:, :, 0]
+    return torch.stack(finds)[:, :, 1] + own, memory
+
+
+def _by_chunks(memory: Tensor, qkv: tuple[Tensor, ...], beta: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for many tokens: what those of a chunk write is found by solving a triangle of what they read of each other."""
+    q, k, v, beta, logs = (chunked(x) for x in (*qkv, beta[..., None], logs[..., None]))
+    fade = fading(logs)
+    scaled = k * beta
+    triangle = (scaled @ k.transpose(-1, -2)) * fade.between  # [N, nv, C, C]
+    sides = torch.cat((v * beta, scaled * fade.since), -1)
+    solved = torch.linalg.solve_triangular(triangle, sides, upper=False, unitriangular=True)
+    writes, against = solved.split([v.shape[-1], k.shape[-1]], -1)
+    reads, memory = by_chunks(memory, q, k, writes, fade, against)
+    return reads[: qkv[0].shape[0]], memory

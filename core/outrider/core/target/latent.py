@@ -18,8 +18,8 @@ from .linear import Linear
 from .norm import Norm
 from .rope import rotate_
 from .spec import LatentSpec
-from .state import Rows, State
-from .where import Where
+from .state import Room, Rows, State, new_rows
+from .where import Where, fitting
 
 
 @dataclass(slots=True)
@@ -36,9 +36,9 @@ class LatentAttention:
     v_up: Tensor  # [H, c, v]
     out: Linear  # H v -> d
 
-    def new_state(self, capacity: int, dtype: torch.dtype, device: torch.device) -> State | None:
+    def new_state(self, room: Room) -> State | None:
         """Latent and rotated key of each token."""
-        return Rows(capacity, (self.spec.kv_rank,), (self.spec.rope_dim,), dtype=dtype, device=device)
+        return new_rows(room, (self.spec.kv_rank,), (self.spec.rope_dim,))
 
     def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
@@ -52,11 +52,14 @@ class LatentAttention:
         q_turned, k_turned = q_turned.contiguous(), k_turned[:, None].contiguous()
         rotate_(q_turned, *rope)
         rotate_(k_turned, *rope)
-        state.write(where.positions, self.kv_norm(latent), k_turned[:, 0])
-        latents, keys = (part[: where.end] for part in state.parts)  # [C, c], [C, r]
+        latents, keys = state.take(where, self.kv_norm(latent), k_turned[:, 0])  # [C, c], [C, r]
         q_latent = torch.einsum("shn,hnc->hsc", q_still, self.k_up)  # [H, S, c]
-        scores = q_latent @ latents.T + q_turned.transpose(0, 1) @ keys.T  # [H, S, C]
-        probs = (scores * spec.scale + where.mask(0, 1)).softmax(-1)
-        y = (probs @ latents) @ self.v_up  # [H, S, v]
+        q_turned, mask = q_turned.transpose(0, 1), state.mask(where, 1)
+        step, parts = fitting(spec.heads * latents.shape[0]), []
+        for start in range(0, rows, step):
+            some = slice(start, start + step)
+            scores = q_latent[:, some] @ latents.T + q_turned[:, some] @ keys.T  # [H, S, C]
+            parts.append((scores * spec.scale + mask[some]).softmax(-1) @ latents)
+        y = torch.cat(parts, 1) @ self.v_up  # [H, S, v]
         y = y.transpose(0, 1).reshape(rows, -1)
         return self.out(y) if residual is None else self.out.plus(y, residual)

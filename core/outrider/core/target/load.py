@@ -13,6 +13,7 @@ from . import rope
 from .build import Builder
 from .decoder import Decoder, Weights
 from .families import read_spec
+from .linear import Form
 from .spec import AttentionSpec, LatentSpec, TargetSpec
 from .where import Tables
 
@@ -50,22 +51,17 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 @torch.inference_mode()
-def load_decoder(
-    checkpoint: Checkpoint,
-    dtype: torch.dtype,
-    device: torch.device,
-    context: int,
-    progress: Progress | None = None,
-) -> Decoder:
+def load_decoder(checkpoint: Checkpoint, form: Form, context: int, progress: Progress | None = None) -> Decoder:
     """A decoder with room for `context` positions (slack included). Raises ModelError, BrokenFileError.
 
     `progress` is called after each layer and may raise to stop.
     """
     spec = read_spec(checkpoint.config)
-    build = Builder(checkpoint, spec, dtype, device)
+    build = Builder(checkpoint, spec, form)
     tell = progress or (lambda done, total: None)
     total = len(spec.layers) + 1
     embedding = build.embedding()
+    head = build.head(embedding)  # the largest matrix while there is most room
     blocks = []
     for index in range(len(spec.layers)):
         blocks.append(build.block(index))
@@ -74,12 +70,13 @@ def load_decoder(
         embedding=embedding,
         blocks=tuple(blocks),
         norm=build.final_norm(),
-        head=build.head(embedding),
-        tables=tables(spec, context, dtype, device),
+        head=head,
+        tables=tables(spec, context, form.dtype, form.device),
         rows=context,
         extra=build.extra_embedding(),
         embed_norm=build.plain_norm() if spec.embed_norm else None,
         nbytes=build.nbytes,
+        parameters=build.parameters,
     )
     tell(total, total)
     return Decoder(spec, weights)

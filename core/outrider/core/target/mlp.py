@@ -5,7 +5,7 @@ Letters: `S` tokens, `d` width, `I` inner width, `E` experts, `k` chosen experts
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +53,19 @@ class Dense:
 
 
 @dataclass(slots=True)
+class Ungated:
+    """`down(relu(up x) ^ 2)`."""
+
+    up: Linear  # d -> I
+    down: Linear  # I -> d
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """[S, d] -> [S, d], plus the residual if there is one."""
+        y = F.relu(self.up(x)).square_()
+        return self.down(y) if residual is None else self.down.plus(y, residual)
+
+
+@dataclass(slots=True)
 class Router:
     """Chooses experts: score function, groups, where the top-k sits, renormalisation, scale."""
 
@@ -94,8 +107,8 @@ class Experts:
     """The chosen experts of each token, weighted and added in order of their number; then the shared branch."""
 
     router: Router
-    experts: list[Dense]
-    shared: Dense | None = None
+    experts: Sequence[Dense | Ungated]
+    shared: Dense | Ungated | None = None
     shared_gate: Linear | None = None  # d -> 1
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:

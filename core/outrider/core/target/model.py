@@ -10,9 +10,7 @@ from torch import Tensor
 from outrider.core.drafting import ModelInfo
 
 from .decoder import Decoder, Pass
-from .state import Rows
-
-SLACK = 64  # cache rows beyond the context: no draft is wider
+from .state import SLACK, Rows
 
 
 class TargetModel:
@@ -76,12 +74,14 @@ class TargetModel:
     def kv(self, layer: int) -> tuple[Tensor, Tensor, int]:
         """Keys, values [K, C, h] that a layer reads, and the committed length. Raises ValueError if it has none.
 
-        Where rope turns only a part of each head, its dims are in the order that `rope.order` describes.
+        Row i is that of position max(0, length - C) + i: C is the cache's capacity, with scratch at and beyond the length, or
+        what a ring gives in order, the window - 1 rows (or all, if there are fewer) that a token at `length` sees besides
+        itself. Where rope turns only a part of each head, its dims are in the order that `rope.order` describes.
         """
         state = self.cache.states[self.decoder.weights.blocks[layer].source]
         if not isinstance(state, Rows) or len(state.parts) > 1:
             raise ValueError(f"layer {layer} keeps no keys and values")
-        keys, values = state.parts[0].transpose(0, 1).chunk(2)
+        keys, values = state.ordered(self.cache.length)[0].transpose(0, 1).chunk(2)
         return keys, values, self.cache.length
 
     def capture(self, function: Callable[..., Tensor], *examples: Tensor) -> Callable[..., Tensor]:

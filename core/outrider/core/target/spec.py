@@ -1,7 +1,8 @@
 """What a decoder is, frozen: built once from a checkpoint's config by the reader of its family.
 
-A decoder is a stack of blocks; a block has a token mixer (attention, latent attention, gated delta net, short convolution)
-and a channel mixer (dense or mixture of experts). Everything that differs between families is a field here.
+A decoder is a stack of blocks; a block has a token mixer (attention, latent attention, gated delta net, Mamba-2, short
+convolution) and a channel mixer (dense or mixture of experts), or one of the two. Everything that differs between families is
+a field here.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class AttentionSpec:
     qk_norm: Literal["", "head", "whole"] = ""
     qk_norm_weight: bool = True
     qk_factor: float = 1.0  # on normed queries
+    value_dim: int | None = None  # stored size of values where it is not that of keys; filled up at load
+    value_scale: float = 1.0  # of values of such a size
     value_norm: bool = False  # weightless, over each head
     value_is_key: bool = False  # values are the raw key projection
     gate: Literal["", "in_q", "own"] = ""  # sigmoid gate on the output, from extra rows of q_proj or from gate_proj
@@ -79,6 +82,20 @@ class DeltaSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class MambaSpec:
+    """Mamba-2 (arXiv 2405.21060)."""
+
+    heads: int
+    head_dim: int
+    groups: int  # that share keys and queries
+    state: int  # size of keys and queries
+    kernel: int
+    conv_bias: bool = True
+    bias: bool = False  # on both projections
+    norm_groups: int = 1  # channels are normed in so many groups
+
+
+@dataclass(frozen=True, slots=True)
 class ConvSpec:
     """Gated short convolution (LFM2)."""
 
@@ -86,8 +103,13 @@ class ConvSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Absent:
+    """A mixer that a block does not have."""
+
+
+@dataclass(frozen=True, slots=True)
 class DenseSpec:
-    """Gated MLP."""
+    """MLP, gated unless its activation is `relu2`."""
 
     width: int
     activation: Activation = "silu"
@@ -117,8 +139,8 @@ class ExpertsSpec:
 class LayerSpec:
     """One block."""
 
-    mixer: AttentionSpec | LatentSpec | DeltaSpec | ConvSpec
-    channel: DenseSpec | ExpertsSpec
+    mixer: AttentionSpec | LatentSpec | DeltaSpec | MambaSpec | ConvSpec | Absent
+    channel: DenseSpec | ExpertsSpec | Absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +152,18 @@ class Names:
     before_channel: str = "post_attention_layernorm"
     after_channel: str = ""
     attention: str = "self_attn"
+    mamba: str = "mamba"
     mlp: str = "mlp"
     output: str = "o_proj"
     q_norm: str = "q_norm"
     k_norm: str = "k_norm"
+    sinks: str = "sinks"
+    embedding: str = "embed_tokens"
     final: str = "norm"
     gate: str = "gate_proj"
     up: str = "up_proj"
     down: str = "down_proj"
+    gate_up: str = "gate_up_proj"
 
 
 @dataclass(frozen=True, slots=True)

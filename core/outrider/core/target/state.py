@@ -1,19 +1,27 @@
 """What a conversation leaves in each layer, and how it is rolled back.
 
-Keys, values and latents are rows by position: rolling back moves a length. Recurrent and convolution states cannot be cut,
-so they keep one state for every token of the last pass and are committed by index; further back only snapshots reach.
+Keys, values and latents are rows by position: rolling back moves a length. A sliding layer with much room keeps a ring of its
+newest rows and can be cut back by its slack. Recurrent and convolution states cannot be cut: they keep what leads from the
+state before the last pass to the one after any of its tokens. Further back only snapshots reach.
 
-Letters: `C` capacity in tokens, `K` key/value heads, `h` head size, `S` tokens of a pass.
+Letters: `C` rows read, `K` key/value heads, `h` head size, `S` tokens of a pass, `R` rows of a ring.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from .where import Where
+
 SPAN = 64  # a pass looks at a multiple of this many rows
+SLACK = 64  # rows of the widest draft; wider passes are prefill, which is committed whole
+RINGS = 2.0  # a sliding layer keeps a ring where the capacity is more than so many times its rows
 SNAPSHOTS = 6  # kept for each conversation, newest and longest-lived first to stay
 
 
@@ -26,10 +34,21 @@ def span(length: int) -> int:
     return -(-length // SPAN) * SPAN
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What every layer makes its state of a new conversation from."""
+
+    capacity: int  # tokens
+    dtype: torch.dtype
+    device: torch.device
+    slack: int = SLACK
+    rings: float = RINGS
+
+
 class State(Protocol):
     """One layer's memory of a conversation."""
 
-    cut: bool  # can be rolled back to any earlier length
+    cut: bool  # can be rolled back to any earlier length, with no snapshot
 
     @property
     def nbytes(self) -> int:
@@ -40,8 +59,8 @@ class State(Protocol):
         """The first `length` tokens are true; False if that state is no longer known."""
         ...
 
-    def snapshot(self) -> object:
-        """What `restore` needs to come back to the committed length."""
+    def snapshot(self, length: int) -> object:
+        """What `restore` needs to come back to the committed `length`."""
         ...
 
     def restore(self, kept: object, length: int) -> None:
@@ -50,73 +69,186 @@ class State(Protocol):
 
 
 class Rows:
-    """Rows by position, [span(C), ...]: keys, values, latents. Those at and beyond the length are scratch."""
+    """Rows by position, [span(capacity), ...]: keys, values, latents. Those at and beyond the length are scratch."""
 
     cut = True
 
-    def __init__(self, capacity: int, *shapes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        self.parts = [torch.zeros((span(capacity), *shape), dtype=dtype, device=device) for shape in shapes]
+    def __init__(self, rows: int, shapes: tuple[tuple[int, ...], ...], window: int, room: Room) -> None:
+        self.window = window
+        self.parts = [torch.zeros((rows, *shape), dtype=room.dtype, device=room.device) for shape in shapes]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all parts."""
         return sum(part.nbytes for part in self.parts)
 
-    def write(self, positions: Tensor, *rows: Tensor) -> None:
-        """Put rows [S, ...] at `positions` [S]."""
-        for part, new in zip(self.parts, rows, strict=True):
-            part.index_copy_(0, positions, new)
+    def take(self, where: Where, *new: Tensor) -> list[Tensor]:
+        """Write the pass's rows [S, ...] of each part, if any come; the rows [C, ...] that the pass reads, as `mask` has them."""
+        if new:
+            self._put(where.positions, new)
+        return [part[where.first(self.window) : where.end] for part in self.parts]
+
+    def _put(self, at: Tensor, new: Sequence[Tensor]) -> None:
+        for part, rows in zip(self.parts, new, strict=True):
+            part.index_copy_(0, at, rows.to(part.device))
+
+    def mask(self, where: Where, groups: int) -> Tensor:
+        """The additive mask over the rows that `take` gives."""
+        return where.mask(self.window, groups)
+
+    def ordered(self, length: int) -> list[Tensor]:
+        """Rows in order of position, C of them: row i is that of position max(0, length - C) + i."""
+        return self.parts
 
     def commit(self, length: int) -> bool:
         """Any length will do."""
         return True
 
-    def snapshot(self) -> None:
+    def snapshot(self, length: int) -> object:
         """Nothing: rows stay where they are."""
+        return None
 
     def restore(self, kept: object, length: int) -> None:
         """Nothing to do."""
 
 
-class Recurrent:
-    """A state that is overwritten, [...]: after a pass there is one for each of its tokens, `commit` picks one."""
+class Ring(Rows):
+    """The newest rows of a sliding layer, [R, ...]: position p lies in slot p mod R, R = window - 1 + slack or a little more.
+
+    A pass of at most the slack writes and reads the ring in place: the order of slots hangs on the position alone, so sums do
+    not depend on the pass's width. A wider pass reads the window before it and its own rows, in order of position as `Rows`
+    do, and leaves its newest rows in the ring.
+    """
 
     cut = False
 
-    def __init__(self, *parts: tuple[tuple[int, ...], torch.dtype], device: torch.device) -> None:
-        self.now = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in parts]
+    def __init__(self, rows: int, shapes: tuple[tuple[int, ...], ...], window: int, room: Room) -> None:
+        super().__init__(rows, shapes, window, room)
+        self.rows = rows
+        self.slack = rows - (window - 1)
+        self._floor = 0  # the least length whose window is still here
+
+    def take(self, where: Where, *new: Tensor) -> list[Tensor]:
+        """As `Rows`."""
+        if where.rows > self.slack:
+            return self._take_wide(where, new)
+        if new:
+            self._put(where.slots(self.rows), new)
+            self._wrote(where.stop)
+        return [part[: min(where.end, self.rows)] for part in self.parts]
+
+    def _take_wide(self, where: Where, new: tuple[Tensor, ...]) -> list[Tensor]:
+        if not new:  # layers share with the last one of their kind that writes, so the rows of one ring are enough
+            assert where.wide is not None and where.wide[0] is self
+            return where.wide[1]
+        first = where.first(self.window)
+        before = self._slots(first, where.start)
+        seen = [part.new_zeros((where.end - first, *part.shape[1:])) for part in self.parts]
+        for part, read, rows in zip(self.parts, seen, new, strict=True):
+            read[: where.start - first] = part[before]
+            read[where.start - first : where.stop - first] = rows
+        self._put(where.slots(self.rows)[-self.rows :], [rows[-self.rows :] for rows in new])
+        self._wrote(where.stop)
+        where.wide = self, seen
+        return seen
+
+    def _wrote(self, stop: int) -> None:
+        if stop > self.rows:
+            self._floor = max(self._floor, stop - self.slack)
+
+    def _slots(self, first: int, stop: int) -> Tensor:
+        return torch.arange(first, stop, device=self.parts[0].device) % self.rows
+
+    def mask(self, where: Where, groups: int) -> Tensor:
+        """As `Rows`."""
+        return where.mask(self.window, groups, 0 if where.rows > self.slack else self.rows)
+
+    def ordered(self, length: int) -> list[Tensor]:
+        """The window - 1 rows below `length`, or all there are: what a token at `length` sees besides itself."""
+        slots = self._slots(max(0, length + 1 - self.window), length)
+        return [part[slots] for part in self.parts]
+
+    def commit(self, length: int) -> bool:
+        """Whether the window before `length` is still here."""
+        return length >= self._floor
+
+    def snapshot(self, length: int) -> object:
+        """`ordered`, in main memory: a handful of windows could cost a GPU more than the ring saves."""
+        return [rows.cpu() for rows in self.ordered(length)]
+
+    def restore(self, kept: object, length: int) -> None:
+        """Put a snapshot's rows back."""
+        assert isinstance(kept, list)
+        self._put(self._slots(max(0, length + 1 - self.window), length), kept)
+        self._floor = length if length >= self.window else 0
+
+
+def new_rows(room: Room, *shapes: tuple[int, ...], window: int = 0) -> Rows:
+    """The state of a layer that keeps rows of these shapes: a ring where it slides and that saves memory."""
+    ring = span(window - 1 + room.slack)
+    if window and room.capacity > room.rings * ring:
+        return Ring(ring, shapes, window, room)
+    return Rows(span(room.capacity), shapes, window, room)
+
+
+class Recurrent:
+    """A state that is overwritten, [...]: `commit` picks the one after any token of the last pass, or the one before it.
+
+    Of a pass wider than the slack only the end is kept: a copy for each token would be far too much.
+    """
+
+    cut = False
+
+    def __init__(self, room: Room, *parts: tuple[tuple[int, ...], torch.dtype]) -> None:
+        self.slack = room.slack
+        self.now = [torch.zeros(shape, dtype=dtype, device=room.device) for shape, dtype in parts]
         self.length = 0
-        self._base = 0
-        self._states = [self.now]  # before the last pass, then after each of its tokens
+        self._begin(range(0), lambda count: self.now)
+
+    def _begin(self, known: range, after: Callable[[int], list[Tensor]]) -> None:
+        self._base, self._before = self.length, self.now
+        self._known, self._after = known, after
 
     @property
     def nbytes(self) -> int:
         """Bytes of the committed state."""
         return sum(part.nbytes for part in self.now)
 
-    def passed(self, after: list[list[Tensor]]) -> None:
-        """The states after each token of a pass that began at the committed length."""
-        self._base, self._states = self.length, [self.now, *after]
+    def passed(self, count: int, after: Callable[[int], list[Tensor]]) -> None:
+        """A pass of `count` tokens began at the committed length; `after(n)` makes the state behind the first n of them.
 
+        `after` may hold the pass's inputs; its tensors are never written again.
+        """
+        if count <= self.slack:
+            self._begin(range(1, count + 1), after)
+            return
+        end = after(count)
+        self._begin(range(count, count + 1), lambda _: end)
+
+    @torch.inference_mode()
     def commit(self, length: int) -> bool:
         """Pick the state after `length` tokens, if the last pass went through it."""
         if length == self.length:
             return True
-        index = length - self._base
-        if 0 <= index < len(self._states):
-            self.now, self.length = self._states[index], length
-            return True
-        return False
+        count = length - self._base
+        if count == 0:
+            self.now = self._before
+        elif count in self._known:
+            self.now = self._after(count)
+        else:
+            return False
+        self.length = length
+        return True
 
-    def snapshot(self) -> list[Tensor]:
+    def snapshot(self, length: int) -> object:
         """The committed state; tensors are never written in place, so no copy is needed."""
         return list(self.now)
 
     def restore(self, kept: object, length: int) -> None:
         """Back to a snapshot."""
         assert isinstance(kept, list)
-        self.now, self.length, self._base = list(kept), length, length
-        self._states = [self.now]
+        self.now, self.length = list(kept), length
+        self._begin(range(0), lambda count: self.now)
 
 
 class Cache:
@@ -126,13 +258,18 @@ class Cache:
         self.states = states
         self.capacity = capacity
         self.length = 0
-        self._recurrent = [state for state in states if state is not None and not state.cut]
-        self._kept: dict[int, list[object]] = {0: [state.snapshot() for state in self._recurrent]}
+        self._bound = [state for state in states if state is not None and not state.cut]
+        self._kept: dict[int, list[object]] = {0: [state.snapshot(0) for state in self._bound]}
 
     @property
     def cut(self) -> bool:
         """Whether every state can be rolled back to any length."""
-        return not self._recurrent
+        return not self._bound
+
+    @property
+    def forgets(self) -> bool:
+        """Whether a state of even the newest tokens is gone once the next pass has begun."""
+        return any(isinstance(state, Recurrent) for state in self._bound)
 
     @property
     def nbytes(self) -> int:
@@ -143,25 +280,25 @@ class Cache:
         """The first `length` tokens of what the last pass saw are true. Raises ValueError where no state is known."""
         if not 0 <= length <= self.capacity:
             raise ValueError(f"length {length} outside a cache of {self.capacity}")
-        for state in self._recurrent:
+        for state in self._bound:
             if not state.commit(length):
                 raise ValueError(f"no state is known after {length} tokens")
         self.length = length
 
     def keep(self) -> None:
         """Take a snapshot at the committed length, for later rewinds."""
-        if self._recurrent:
-            self._kept[self.length] = [state.snapshot() for state in self._recurrent]
+        if self._bound:
+            self._kept[self.length] = [state.snapshot(self.length) for state in self._bound]
             for old in sorted(self._kept)[1 : -SNAPSHOTS + 1]:
                 del self._kept[old]
 
     def rewind(self, length: int) -> int:
         """Back to `length`, or to the nearest earlier length whose state is known; returns which."""
-        if all(state.commit(length) for state in self._recurrent):
+        if all(state.commit(length) for state in self._bound):
             reached = length
         else:
             reached = max(at for at in self._kept if at <= length)
-            for state, kept in zip(self._recurrent, self._kept[reached], strict=True):
+            for state, kept in zip(self._bound, self._kept[reached], strict=True):
                 state.restore(kept, reached)
         for later in [at for at in self._kept if at > reached]:
             del self._kept[later]

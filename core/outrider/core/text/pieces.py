@@ -10,6 +10,7 @@ from typing import Any
 import tokenizers
 
 from outrider.core.errors import ModelError
+from outrider.core.text.signs import BYTES
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "▁"
@@ -29,11 +30,10 @@ class Pieces(dict[int, bytes]):
         self._byte_level = False
         self._byte_fallback = False
         self._replace: list[tuple[str, str]] = []
-        decoder = json.loads(inner.to_str())["decoder"] if inner.decoder is not None else None
+        decoder = json.loads(inner.decoder.__getstate__()) if inner.decoder is not None else None
         for step in _steps(decoder):
             if not self._learn(step):
                 raise ModelError(f"{origin} decodes its tokens by {step.get('type')!r}, which is not known.")
-        self._alphabet = _alphabet() if self._byte_level else {}
 
     def _learn(self, step: dict[str, Any]) -> bool:
         match step:
@@ -64,7 +64,7 @@ class Pieces(dict[int, bytes]):
         if self._byte_fallback and (match := _BYTE.fullmatch(text)):
             return bytes([int(match[1], 16)])
         if self._byte_level and not added:
-            mapped = [self._alphabet.get(sign) for sign in text]
+            mapped = [BYTES.get(sign) for sign in text]
             if None not in mapped:
                 return bytes(byte for byte in mapped if byte is not None)
         for old, new in self._replace:
@@ -80,10 +80,3 @@ def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
             yield from _steps(step)
     else:
         yield decoder
-
-
-def _alphabet() -> dict[str, int]:
-    """The 256 signs of byte-level vocabularies: printable bytes stand for themselves, the others follow from U+0100 on."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    hidden = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(hidden)}

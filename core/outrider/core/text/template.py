@@ -1,19 +1,13 @@
-"""Chat templates: Jinja in its immutable sandbox, with what published templates expect to find."""
+"""Chat templates: messages in, one text out. The template itself runs in a process of its own, see `jinja`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn, Protocol
-
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any, Protocol
 
 from outrider.core.errors import ModelError, UsageError
+from outrider.core.text.sandbox import RAW, SANDBOX
 
 
 class Turn(Protocol):
@@ -21,21 +15,18 @@ class Turn(Protocol):
 
     role: str
     content: str
+    thinking: str
 
 
 class ChatTemplate:
-    """One compiled template. `tokens`: strings of special tokens by name. Raises ModelError if the source is not valid."""
+    """One template. `tokens`: strings of special tokens by name. Raises ModelError if the source is not valid."""
 
     def __init__(self, source: str, tokens: Mapping[str, str] | None = None) -> None:
         self.source = source
         self.tokens = dict(tokens or {})
-        try:
-            self._template = _environment().from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
-            raise ModelError(
-                f"The chat template of this model cannot be compiled: {_first_line(error)}.",
-                "Use `outrider run --raw`, which needs no template.",
-            ) from error
+        answer = SANDBOX.ask({"source": source})
+        if "uncompiled" in answer:
+            raise ModelError(f"The chat template of this model cannot be compiled: {answer['uncompiled']}.", RAW)
 
     def render(
         self,
@@ -48,79 +39,54 @@ class ChatTemplate:
     ) -> str:
         """The chat as one text that holds its special tokens, bos included; `kwargs` are the template's own switches.
 
-        With `continue_final_message` the text ends where the last message ends, so that the model goes on with it.
-        Raises UsageError where the template refuses the messages, ModelError where it fails.
+        With `continue_final_message` the text ends where the last message ends, so that the model goes on with it. Where the
+        template refuses the messages they are tried once more with the system text in front of the first question.
+        Raises UsageError where the template refuses the messages, ModelError where it fails or does not end.
         """
         turns = [_message(message) for message in messages]
         if continue_final_message:
             _mark_end(turns)
-        text = self._render(
-            {
-                **self.tokens,
-                "messages": turns,
-                "add_generation_prompt": add_generation_prompt and not continue_final_message,
-                "strftime_now": (now or datetime.now()).strftime,
-                **kwargs,
-            }
-        )
+        values = {
+            **self.tokens,
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
+            **kwargs,
+        }
+        clock = (now or datetime.now()).isoformat()
+        try:
+            text = self._text({"messages": turns, **values}, clock)
+        except UsageError as error:
+            merged = _merged(turns)
+            if merged is None:
+                raise
+            try:
+                text = self._text({"messages": merged, **values}, clock)
+            except UsageError:
+                raise error from None
         return _cut_at_mark(text) if continue_final_message else text
 
-    def _render(self, values: dict[str, Any]) -> str:
-        try:
-            return self._template.render({"tools": None, "documents": None, **values})
-        except TypeError as error:
-            # Some templates only ask whether tools are defined, and then walk through None.
-            if values.get("tools") is not None or values.get("documents") is not None:
-                _fail(error)
-        except _RENDER_ERRORS as error:
-            _fail(error)
-        values = {key: value for key, value in values.items() if key not in ("tools", "documents")}
-        try:
-            return self._template.render(values)
-        except (TypeError, *_RENDER_ERRORS) as error:
-            _fail(error)
+    def _text(self, values: dict[str, Any], now: str) -> str:
+        answer = SANDBOX.ask({"source": self.source, "values": values, "now": now})
+        if "refused" in answer:
+            raise UsageError(
+                f"The chat template of this model refuses the conversation: {answer['refused']}.",
+                "Change the messages, or use `outrider run --raw`, which needs no template.",
+            )
+        if "failed" in answer:
+            raise ModelError(f"The chat template of this model fails: {answer['failed']}.", RAW)
+        return answer["text"]
 
 
 _MARK = "\ue000outrider:end\ue001 "  # private-use signs: in no template and in no one's text
 
 
-class _RefusedError(jinja2.TemplateError):
-    """The template itself called `raise_exception`."""
-
-
-# A template is a program of a stranger: whatever ordinary mistake it makes is the model's, not ours.
-_RENDER_ERRORS = (
-    jinja2.TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    ValueError,
-    MemoryError,
-)
-
-
-def _fail(error: BaseException) -> NoReturn:
-    if isinstance(error, _RefusedError):
-        raise UsageError(
-            f"The chat template of this model refuses the conversation: {_first_line(error)}.",
-            "Change the messages, or use `outrider run --raw`, which needs no template.",
-        ) from error
-    raise ModelError(
-        f"The chat template of this model fails: {_first_line(error)}.",
-        "Use `outrider run --raw`, which needs no template.",
-    ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:200].rstrip(".")
-
-
 def _message(message: Turn | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(message, Mapping):
         return {key: value for key, value in message.items() if value is not None}
-    return {"role": message.role, "content": message.content}
+    # Templates know a thought by one of three names.
+    thought = (
+        dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.thinking) if message.thinking else {}
+    )
+    return {"role": message.role, "content": message.content, **thought}
 
 
 def _mark_end(turns: list[dict[str, Any]]) -> None:
@@ -138,36 +104,9 @@ def _cut_at_mark(text: str) -> str:
     return head if tail.startswith(" ") else head.rstrip()
 
 
-class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what a model wrote, for training; here its body passes through."""
-
-    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
-
-    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _refuse
-    return environment
-
-
-def _refuse(message: str) -> NoReturn:
-    raise _RefusedError(message)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own escapes HTML and sorts keys; models were trained without either.
-    dump: Callable[..., str] = json.dumps
-    return dump(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def _merged(turns: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """The system text in front of the first question, for templates that know no system role; None without such a pair."""
+    match turns:
+        case [{"role": "system", "content": str(system)}, {"role": "user", "content": str(question)} as first, *rest]:
+            return [{**first, "content": f"{system}\n\n{question}"}, *rest]
+    return None

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 
 from outrider.core.errors import BrokenFileError, ModelError
-from outrider.core.text import rebuild
-from outrider.core.text.files import TokenizerFiles, fingerprint
+from outrider.core.text import metadata
+from outrider.core.text.files import TokenizerFiles, fingerprint, trimmed, vocabulary
 from outrider.core.text.pieces import Pieces
+from outrider.core.text.rebuild import rebuild
 from outrider.core.text.template import ChatTemplate
+from outrider.core.text.vocabulary import NAMES, Vocabulary, cut
 
 if TYPE_CHECKING:
     from outrider.core.weights.checkpoint import Checkpoint
@@ -37,21 +39,24 @@ _STOPS = set(
         "<|tool_response>",
     ]
 )
-_NAMED = ("bos_token", "eos_token", "pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-_GGUF_NAMES = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
 
 
 class Tokenizer:
-    """The tokenizer of one checkpoint. Raises ModelError, BrokenFileError if there is none or it cannot be read."""
+    """The tokenizer of one checkpoint. Raises ModelError, BrokenFileError if there is none or it cannot be read.
+
+    Every id that `encode` gives has an embedding: control and user-defined tokens beyond the model's are left out, so that
+    their text is ordinary text; ordinary tokens beyond it are an error.
+    """
 
     def __init__(self, files: TokenizerFiles) -> None:
         self._files = files
-        self._inner = _inner(files)
+        self._inner, found = _inner(files)
         added = self._inner.get_added_tokens_decoder()
         self.special: frozenset[int] = frozenset(i for i, token in added.items() if token.special)
         """Ids of control tokens."""
         self._pieces = Pieces(self._inner, frozenset(added), files.origin)
-        self.tokens: Mapping[str, str] = _named_tokens(files, self._inner)
+        self._adds_bos = found.adds_bos if found is not None else None
+        self.tokens: Mapping[str, str] = _named_tokens(files, self._inner, found)
         """Strings of the special tokens that have a role, by the name that templates use (`bos_token`, …)."""
         self.bos_token = self.tokens.get("bos_token")
         self.eos_token = self.tokens.get("eos_token")
@@ -67,7 +72,7 @@ class Tokenizer:
     @cached_property
     def vocab_size(self) -> int:
         """One more than the highest id; the model's output may have more rows."""
-        return max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        return _top(self._inner) + 1
 
     @cached_property
     def fingerprint(self) -> str:
@@ -95,10 +100,12 @@ class Tokenizer:
     def adds_bos(self) -> bool:
         """Whether raw text begins with the bos token."""
         if self._files.metadata:
-            return rebuild.adds_bos(self._files.metadata)
+            return metadata.adds_bos(self._files.metadata)
         told = self._files.settings.get("add_bos_token")
         if isinstance(told, bool):
             return told
+        if self._adds_bos is not None:
+            return self._adds_bos
         return self._inner.encode("", add_special_tokens=True).ids[:1] == [self.bos_id]
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
@@ -135,34 +142,41 @@ def _whole(text: str) -> str:
     return text if text.isascii() else codecs.encode(text, "utf-8", "replace").decode("utf-8")
 
 
-def _inner(files: TokenizerFiles) -> tokenizers.Tokenizer:
+def _inner(files: TokenizerFiles) -> tuple[tokenizers.Tokenizer, Vocabulary | None]:
     if files.tokenizer is None:
-        if not files.metadata:
-            raise ModelError(f"{files.origin} has no tokenizer.json.", "Put the tokenizer.json of the model beside it.")
-        return rebuild.rebuild(files.metadata, files.origin)
-    try:
-        inner = tokenizers.Tokenizer.from_buffer(files.tokenizer)
-    except Exception as error:
-        raise BrokenFileError(f"{files.origin}: tokenizer.json cannot be read ({error}).") from error
-    inner.no_truncation()
-    inner.no_padding()
-    return inner
+        found = cut(vocabulary(files), files.rows)
+        inner = rebuild(found)
+    else:
+        found = None
+        try:
+            inner = tokenizers.Tokenizer.from_buffer(trimmed(files.tokenizer, files.rows))
+        except BaseException as error:  # the library panics on some files, and its panics are no Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise BrokenFileError(f"{files.origin}: tokenizer.json cannot be read ({error}).") from error
+        inner.no_truncation()
+        inner.no_padding()
+    if files.rows is not None and (top := _top(inner)) >= files.rows:
+        raise ModelError(
+            f"The tokenizer of {files.origin} knows the token id {top}, but the model only ids below {files.rows}.",
+            "The tokenizer belongs to another model; take the files that were published with this one.",
+        )
+    return inner, found
 
 
-def _named_tokens(files: TokenizerFiles, inner: tokenizers.Tokenizer) -> dict[str, str]:
-    found = {}
-    for name in _NAMED:
+def _top(inner: tokenizers.Tokenizer) -> int:
+    return max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
+
+
+def _named_tokens(files: TokenizerFiles, inner: tokenizers.Tokenizer, found: Vocabulary | None) -> dict[str, str]:
+    names = dict(metadata.named(files.metadata, inner.id_to_token) if found is None else found.named)
+    for name in NAMES:
         value = files.settings.get(name)
         if isinstance(value, dict):
             value = value.get("content")
         if isinstance(value, str):
-            found[name] = value
-    for key, name in _GGUF_NAMES.items():
-        token = files.metadata.get(f"tokenizer.ggml.{key}_token_id")
-        text = inner.id_to_token(token) if isinstance(token, int) and 0 <= token < 1 << 31 else None
-        if name not in found and text is not None:
-            found[name] = text
-    return found
+            names[name] = value
+    return names
 
 
 def _eos_ids(files: TokenizerFiles, tokenizer: Tokenizer) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""One face for every model on disk: a folder of safetensors or a GGUF file.
+"""One face for every model on disk: a folder of safetensors or a GGUF file, whole or split.
 
 Tensors have their published names (`model.layers.0.self_attn.q_proj.weight`) and the config is a published config dict,
 whatever the file calls them. Torch is imported when the first tensor is read, not before.
@@ -15,11 +15,15 @@ from outrider.core.drafting import ModelInfo
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.text.files import TokenizerFiles, fingerprint
 from outrider.core.weights import names
-from outrider.core.weights.gguf import AGAIN, GGUFFile
+from outrider.core.weights.gguf import AGAIN, PART, GGUFFile
+from outrider.core.weights.layout import Layout, of_blocks
+from outrider.core.weights.names.places import Part, Place
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from outrider.core.weights.grouped import Grouped
 
 
 class Checkpoint(Protocol):
@@ -44,6 +48,17 @@ class Checkpoint(Protocol):
         """A tensor on the CPU in `dtype` (None: as stored, float32 for quantised blocks)."""
         ...
 
+    def layout(self, name: str) -> Layout | None:
+        """How `grouped` would give a matrix; None where it is stored plain, or more was done to it than codes can follow."""
+        ...
+
+    def grouped(self, name: str) -> Grouped | None:
+        """A matrix as codes in groups, [o, i], experts one below the other; None where `layout` is, and where the parts say so.
+
+        The same weights as `load`, but of `gate_up_proj` and `down_proj` in MXFP4, which `load` gives as [E, i, o].
+        """
+        ...
+
     def text(self) -> TokenizerFiles:
         """Raw material of the tokenizer and the chat template."""
         ...
@@ -54,7 +69,7 @@ class Checkpoint(Protocol):
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """The model at `path`: a folder of safetensors, a GGUF file, or a folder with one GGUF.
+    """The model at `path`: a folder of safetensors, a GGUF file or any part of one, or a folder with one GGUF.
 
     Raises ModelError, BrokenFileError.
     """
@@ -94,7 +109,7 @@ def info(checkpoint: Checkpoint) -> ModelInfo:
             raise BrokenFileError(f"{checkpoint.path}: the config gives no usable {key} ({value!r}).", AGAIN)
         sizes[key] = value
     return ModelInfo(
-        name=checkpoint.path.stem if checkpoint.format == "gguf" else checkpoint.path.name,
+        name=_title(checkpoint.path) if checkpoint.format == "gguf" else checkpoint.path.name,
         architecture=str(config.get("model_type", "")),
         vocab=sizes["vocab_size"],
         width=sizes["hidden_size"],
@@ -104,9 +119,17 @@ def info(checkpoint: Checkpoint) -> ModelInfo:
     )
 
 
+def _title(path: Path) -> str:
+    """The name of a GGUF file, without the number of a part."""
+    part = PART.fullmatch(path.name)
+    return part[1] if part else path.stem
+
+
 def _only_gguf(folder: Path) -> Path:
+    """The one file of a folder, or the first part of the one model in it."""
     found = sorted(folder.glob("*.gguf"))
-    if len(found) == 1:
+    sets = {part.group(1, 3) if (part := PART.fullmatch(file.name)) else (file.name,) for file in found}
+    if len(sets) == 1:
         return found[0]
     if found:
         listed = ", ".join(file.name for file in found[:4])
@@ -121,17 +144,17 @@ def _only_gguf(folder: Path) -> Path:
 
 
 class GGUFCheckpoint:
-    """A GGUF file as a checkpoint."""
+    """A GGUF file, or all parts of a split one, as a checkpoint."""
 
     format = "gguf"
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self._file = GGUFFile(path)
+        self.path = self._file.path
         try:
-            self._kind = names.architecture(self._file)
-            self._names = names.published_names(self._file, self._kind)
-            self.config = names.config(self._file, self._kind)
+            kind = names.architecture(self._file)
+            self.config = names.config(self._file, kind)
+            self._places = names.published(self._file, kind, self.config)
         except ModelError:
             self._file.close()
             raise
@@ -141,20 +164,76 @@ class GGUFCheckpoint:
 
     def names(self) -> list[str]:
         """Published names in file order."""
-        return list(self._names)
+        return list(self._places)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape with the slowest axis first."""
-        return self._file.tensors[self._stored(name)].shape
+        return self._place(name).shape
 
     def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor of its own memory, expanded, q and k rows in halves."""
+        """A tensor of its own memory, expanded, with all that the converter did to it undone."""
+        import torch
+
+        place = self._place(name)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        parts = [self._rows(part, wide if place.value else dtype) for part in place.parts]
+        if place.merge:
+            return place.merge(place.shape, *parts)
+        weights = torch.cat(parts) if len(parts) > 1 else parts[0]
+        if place.order:
+            weights = weights[place.order(len(weights))]
+        if place.columns:
+            weights = weights[:, place.columns(weights.shape[1])]
+        if place.turned:
+            weights = weights.view(place.shape[0], -1, weights.shape[1]).transpose(1, 2)
+        if place.value:
+            weights = place.value(weights).to(dtype or wide)
+            if not weights.isfinite().all():
+                raise BrokenFileError(f"{self.path}: {name} holds numbers that cannot be.", AGAIN)
+        return weights.reshape(place.shape)
+
+    def layout(self, name: str) -> Layout | None:
+        """The common layout of all parts."""
+        place = self._place(name)
+        tensors = [self._file.tensors[part.stored] for part in place.parts]
+        if place.value or place.merge or len({(tensor.kind, tensor.shape[-1]) for tensor in tensors}) > 1:
+            return None
+        rows = sum((part.last or tensor.rows) - part.first for part, tensor in zip(place.parts, tensors, strict=True))
+        return of_blocks(tensors[0].kind, rows, tensors[0].shape[-1])
+
+    def grouped(self, name: str) -> Grouped | None:
+        """The codes of a quantised matrix, its rows and whole groups of its columns moved where they belong."""
+        import torch
+
+        from outrider.core.weights.grouped import concat
+
+        if self.layout(name) is None:
+            return None
+        place = self._place(name)
+        parts = [made for part in place.parts if (made := self._codes(part)) is not None]
+        whole = concat(parts) if len(parts) == len(place.parts) else None
+        if whole is not None and place.order:
+            whole = whole[torch.tensor(place.order(whole.shape[0]))]
+        if whole is not None and place.columns:
+            whole = whole.moved(torch.tensor(place.columns(whole.shape[1])))
+        return whole
+
+    def _codes(self, part: Part) -> Grouped | None:
+        """Rows of a stored tensor as they are."""
+        from outrider.core.weights import quants
+
+        tensor = self._file.tensors[part.stored]
+        with self._file.raw(tensor, part.first, part.last) as raw:
+            return quants.grouped(raw, tensor.kind, tensor.shape[-1])
+
+    def _rows(self, part: Part, dtype: torch.dtype | None) -> Tensor:
+        """Rows of a stored tensor, expanded, [rows, columns]."""
         from outrider.core.weights.quants import expand
 
-        tensor = self._file.tensors[self._stored(name)]
-        with self._file.raw(tensor) as raw:
-            weights = expand(raw, tensor.kind, dtype).view(tensor.shape)
-        return self._in_halves(name, weights)
+        tensor = self._file.tensors[part.stored]
+        with self._file.raw(tensor, part.first, part.last) as raw:
+            weights = expand(raw, tensor.kind, dtype)
+        return weights.view(-1, tensor.shape[-1] if len(tensor.shape) > 1 else 1)
 
     def text(self) -> TokenizerFiles:
         """The `tokenizer.*` keys of the file."""
@@ -173,21 +252,10 @@ class GGUFCheckpoint:
         """Unmap the file."""
         self._file.close()
 
-    def _stored(self, name: str) -> str:
-        if name not in self._names:
+    def _place(self, name: str) -> Place:
+        if name not in self._places:
             raise BrokenFileError(f"{self.path} has no tensor for {name}.", AGAIN)
-        return self._names[name]
-
-    def _in_halves(self, name: str, weights: Tensor) -> Tensor:
-        """Rows of each head from pairs (0, h, 1, h + 1, …) back to halves (0, 1, …, h, h + 1, …)."""
-        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
-        if not self._kind.interleaved or heads is None:
-            return weights
-        count = self.config[heads]
-        if weights.shape[0] % (2 * count):
-            raise BrokenFileError(f"{self.path}: {weights.shape[0]} rows of {name} are not {count} heads.", AGAIN)
-        pairs = weights.view(count, weights.shape[0] // count // 2, 2, *weights.shape[1:])
-        return pairs.transpose(1, 2).reshape(weights.shape)
+        return self._places[name]
 
 
 def _common_kind(file: GGUFFile) -> str:

@@ -1,4 +1,4 @@
-"""GGUF files: header, metadata and tensor table over one memory map. Loads no torch.
+"""GGUF files, whole or split: header, metadata and tensor table over memory maps. Loads no torch.
 
 Every count, length and offset is checked against the size of the file before it is used, so a truncated or corrupt file
 ends in a `BrokenFileError` and in nothing else.
@@ -7,10 +7,14 @@ ends in a `BrokenFileError` and in nothing else.
 from __future__ import annotations
 
 import itertools
+import math
 import mmap
+import re
 import struct
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +22,7 @@ from outrider.core.errors import BrokenFileError, ModelError
 
 MAGIC = b"GGUF"
 AGAIN = "Get the file again: `outrider models pull NAME`, or copy it anew."
+PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")  # one of several files that are one model
 
 # type id: (name, weights in a block, bytes of a block); only what `quants` expands
 BLOCKS = {
@@ -28,24 +33,25 @@ BLOCKS = {
     6: ("Q5_0", 32, 22),
     7: ("Q5_1", 32, 24),
     8: ("Q8_0", 32, 34),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
     12: ("Q4_K", 256, 144),
     13: ("Q5_K", 256, 176),
     14: ("Q6_K", 256, 210),
+    20: ("IQ4_NL", 32, 18),
+    23: ("IQ4_XS", 256, 136),
     30: ("BF16", 1, 2),
+    39: ("MXFP4", 32, 17),
 }
 _UNREAD = {
     9: "Q8_1",
-    10: "Q2_K",
-    11: "Q3_K",
     15: "Q8_K",
     16: "IQ2_XXS",
     17: "IQ2_XS",
     18: "IQ3_XXS",
     19: "IQ1_S",
-    20: "IQ4_NL",
     21: "IQ3_S",
     22: "IQ2_S",
-    23: "IQ4_XS",
     24: "I8",
     25: "I16",
     26: "I32",
@@ -54,12 +60,14 @@ _UNREAD = {
     29: "IQ1_M",
     34: "TQ1_0",
     35: "TQ2_0",
-    39: "MXFP4",
     40: "NVFP4",
+    41: "Q1_0",
+    42: "Q2_0",
 }
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _U64 = struct.Struct("<Q")
+_NO_RESERVE = 0x4000  # mmap.MAP_NORESERVE from Python 3.13 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,34 +77,91 @@ class TensorInfo:
     name: str
     shape: tuple[int, ...]
     kind: str  # a name of BLOCKS
-    offset: int  # bytes from the start of the file
+    offset: int  # bytes from the start of its file
     nbytes: int
+    part: int = 0  # which of the files of a split model
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix that a tensor is along its last axis; a vector is a column."""
+        return math.prod(self.shape[: max(1, len(self.shape) - 1)])
 
 
 class GGUFFile:
-    """An open GGUF file: `metadata`, `tensors` by name, and `raw` bytes. Raises ModelError and BrokenFileError."""
+    """An open GGUF file: `metadata`, `tensors` by name, and `raw` bytes. Raises ModelError and BrokenFileError.
+
+    Any part of a split model opens the whole of it; `path` is then the first part.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.data = _map(path)
-        self.nbytes = len(self.data)
+        self._maps: list[mmap.mmap] = []
+        self.tensors: dict[str, TensorInfo] = {}
         try:
-            cursor = _Cursor(self.data, path)
-            tensors, pairs = cursor.counts()
-            self.metadata = dict(cursor.pairs(pairs))
-            _reject_parts(self.metadata, path)
-            self.tensors = {t.name: t for t in cursor.tensors(tensors, self.metadata.get("general.alignment", 32))}
+            self.metadata = self._read(path)
+            count = self.metadata.get("split.count", 1)
+            if isinstance(count, int) and count > 1:
+                self._read_parts(path, count)
         except ModelError:
             self.close()
             raise
+        self.nbytes = sum(map(len, self._maps))
 
-    def raw(self, tensor: TensorInfo) -> memoryview:
-        """The stored bytes of a tensor, writable in private memory only; release it before `close`."""
-        return memoryview(self.data)[tensor.offset : tensor.offset + tensor.nbytes]
+    @contextmanager
+    def raw(self, tensor: TensorInfo, first: int = 0, last: int | None = None) -> Iterator[memoryview]:
+        """The stored bytes of rows `first` to `last`, writable in private memory only; afterwards they leave memory."""
+        each = tensor.nbytes // tensor.rows
+        start = tensor.offset + first * each
+        stop = tensor.offset + (tensor.nbytes if last is None else last * each)
+        data = self._maps[tensor.part]
+        with memoryview(data)[start:stop] as view:
+            yield view
+        if hasattr(mmap, "MADV_DONTNEED"):
+            whole = start // mmap.PAGESIZE * mmap.PAGESIZE
+            data.madvise(mmap.MADV_DONTNEED, whole, stop - whole)
 
     def close(self) -> None:
-        """Unmap the file."""
-        self.data.close()
+        """Unmap the files."""
+        for data in self._maps:
+            data.close()
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        """Map one file, add its tensors and return its metadata."""
+        self._maps.append(_map(path))
+        cursor = _Cursor(self._maps[-1], path)
+        tensors, pairs = cursor.counts()
+        metadata = dict(cursor.pairs(pairs))
+        for tensor in cursor.tensors(tensors, metadata.get("general.alignment", 32)):
+            if tensor.name in self.tensors:
+                raise BrokenFileError(f"{path}: tensor {tensor.name!r} lies in another part too.", AGAIN)
+            self.tensors[tensor.name] = replace(tensor, part=len(self._maps) - 1)
+        return metadata
+
+    def _read_parts(self, opened: Path, count: int) -> None:
+        """Start anew with the first part, then the others."""
+        match = PART.fullmatch(opened.name)
+        if match is None or int(match[3]) != count:
+            raise ModelError(
+                f"{opened} is one of {count} parts of a split GGUF, and its name does not say so.",
+                f"Name the parts NAME-00001-of-{count:05d}.gguf and so on, as they were published.",
+            )
+        paths = [opened.with_name(f"{match[1]}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
+        missing = next((path for path in paths if not path.is_file()), None)
+        if missing is not None:
+            raise ModelError(f"{opened} is one of {count} parts, and {missing.name} is missing.", "Get that part too.")
+        self.close()
+        self._maps, self.tensors, self.path = [], {}, paths[0]
+        for index, path in enumerate(paths):
+            told = self._read(path)
+            if index == 0:
+                self.metadata = told
+            keys = ("split.no", "split.count", "split.tensors.count")
+            if [told.get(key) for key in keys] != [index, count, self.metadata.get(keys[2])]:
+                raise BrokenFileError(f"{path} is not part {index + 1} of {count} of the model beside it.", AGAIN)
+        if len(self.tensors) != self.metadata.get("split.tensors.count"):
+            raise BrokenFileError(
+                f"{paths[0]} and its other parts hold {len(self.tensors)} tensors, not as many as they promise.", AGAIN
+            )
 
 
 def _map(path: Path) -> mmap.mmap:
@@ -106,19 +171,14 @@ def _map(path: Path) -> mmap.mmap:
             if head != MAGIC:
                 what = "is empty" if not head else "is not a GGUF file (it does not begin with GGUF)"
                 raise BrokenFileError(f"{path} {what}.", AGAIN)
-            # A private, writable map: torch warns about read-only buffers, and nothing is ever written to it.
+            # A private, writable map: torch warns about read-only buffers, and nothing is ever written to it. Linux must be
+            # told so, or it refuses files that are larger than the memory.
+            if sys.platform == "linux":
+                access = mmap.PROT_READ | mmap.PROT_WRITE
+                return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=access)
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-
-def _reject_parts(metadata: dict[str, Any], path: Path) -> None:
-    parts = metadata.get("split.count", 0)
-    if isinstance(parts, int) and parts > 1:
-        raise ModelError(
-            f"{path} is one of {parts} parts of a split GGUF; split files are not read yet.",
-            "Merge the parts first, for example with `llama-gguf-split --merge FIRST_PART OUT.gguf`.",
-        )
 
 
 class _Cursor:

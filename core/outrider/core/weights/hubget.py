@@ -1,79 +1,302 @@
-"""Child process: brings files of a model repository with the hub's own client.
+"""Child process: brings files of a model repository over the hub's own client, and goes on where an earlier try ended.
 
-    python -m outrider.core.weights.hubget REPO REVISION FOLDER [FILE ...]
+    python -m outrider.core.weights.hubget FOLDER
 
-Without FILE it asks the hub which files the model has. What it is going to bring stands in FOLDER/plan.json before the
-first byte comes; the files go to FOLDER/files. Whatever is wrong ends it with a message on stderr.
+FOLDER/want.json says what to bring. What that is in files stands in FOLDER/plan.json before the first byte comes; the
+files go to FOLDER/files, each growing under its own name. FOLDER/status says why nothing moves, if that is so. It ends
+with 0, with FULL if the disk is full, or with 1 and the reason in FOLDER/trouble.json.
+
+Files are streamed by the loop below and not by the client's own download call: that one begins a file anew in every
+process, and gives up where a connection is reset.
 """
 
 from __future__ import annotations
 
-import json
-import re
+import errno
+import os
+import shutil
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from outrider.core.weights import hubtrouble
+from outrider.core.weights.catalogue import File
+from outrider.core.weights.choice import Item, NoChoice, choose
+from outrider.core.weights.hubtrouble import Trouble
+from outrider.core.weights.locks import lock
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
-_BESIDE = {
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "model.safetensors.index.json",
-}
-_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+T = TypeVar("T")
+
+FULL = 28  # exit status: with the disk full, a reason could not be written
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENOSPC}
+_AT_ONCE = 4  # files
+_MARGIN = 16 << 20  # bytes that stay free
+_TRIES = 8  # in a row without a new byte; with the waits between them about two minutes
+_TRIES_UNHEARD = 2  # while the hub has not answered once: there may be no network at all
+_LONGEST = 30.0  # seconds between two tries
 
 
-def choose(names: Iterable[str]) -> list[str]:
-    """The files of a repository that make up its model. Raises SystemExit with a message if that is not clear."""
-    names = list(names)
-    weights = [name for name in names if _WEIGHTS.fullmatch(name)]
-    if "model.safetensors" in weights:
-        weights = ["model.safetensors"]
-    if weights and "config.json" in names:
-        return [name for name in names if name in _BESIDE] + weights
-    packed = [name for name in names if name.endswith(".gguf") and "/" not in name]
-    if len(packed) == 1:
-        return packed
-    if packed:
-        raise SystemExit(f"it holds {len(packed)} GGUF files; download one and give its path with --model")
-    raise SystemExit("it holds neither safetensors with a config.json nor a GGUF file")
+class Want(msgspec.Struct, frozen=True):
+    """What to bring. `files`: known beforehand, else the hub is asked which they are. `wait`: seconds of the first pause."""
+
+    repo: str
+    revision: str = ""
+    label: str = ""
+    files: tuple[File, ...] = ()
+    wait: float = 1.0
 
 
-def _file(sibling: RepoSibling) -> dict[str, Any]:
-    """Name, size and hash; small files have no hash of their own there."""
+class Plan(msgspec.Struct, frozen=True):
+    """What a hub repository is going to send. `revision` is the commit."""
+
+    revision: str
+    files: tuple[Item, ...]
+    license: str = ""
+    label: str = ""
+    labels: tuple[str, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all its files."""
+        return sum(file.bytes for file in self.files)
+
+
+def read_plan(room: Path) -> Plan | None:
+    """The plan of a try, this one or an earlier one; None if there is no usable one."""
+    try:
+        return msgspec.json.decode((room / "plan.json").read_bytes(), type=Plan)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def bring(room: Path) -> None:
+    """Plan, then download. Raises Trouble, OSError from the disk."""
+    want = msgspec.json.decode((room / "want.json").read_bytes(), type=Want)
+    with lock(room / "lock", lambda: None):  # a child whose parent was killed may still be ending
+        transfer = _Transfer(room, want)
+        transfer.prepare(_known(want) if want.files else transfer.patiently(lambda: _ask(want)))
+        transfer.run()
+
+
+def _known(want: Want) -> Plan:
+    return Plan(want.revision, tuple(Item(file.name, file.bytes, file.sha256) for file in want.files))
+
+
+def _ask(want: Want) -> Plan:
+    """What the repository holds at the revision. Raises the client's errors, Trouble."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HFValidationError
+
+    timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    try:
+        found = HfApi(library_name="outrider").model_info(
+            want.repo, revision=want.revision or None, files_metadata=True, timeout=timeout
+        )
+    except HFValidationError as error:
+        raise Trouble("that is not a valid model id", "An id has the form owner/name.") from error
+    except hubtrouble.of_network():
+        raise
+    except (ValueError, TypeError, KeyError) as error:  # an answer of another form
+        raise hubtrouble.no_hub() from error
+    try:
+        chosen = choose((_item(sibling) for sibling in found.siblings or []), want.label)
+    except NoChoice as error:
+        raise Trouble(str(error), error.hint.replace("NAME:", f"{want.repo}:")) from error
+    commit = found.sha or want.revision
+    items = tuple(_sized(want.repo, item, commit) for item in chosen.items)
+    license_ = str(getattr(found.card_data, "license", None) or "")
+    return Plan(commit, items, license_, chosen.label, chosen.labels)
+
+
+def _item(sibling: RepoSibling) -> Item:
+    """A file as it is listed; small ones have no hash of their own there, but a blob id."""
     sha256 = sibling.lfs.sha256 if sibling.lfs else ""
-    return {"name": sibling.rfilename, "bytes": sibling.size or 0, "sha256": sha256}
+    size = sibling.size if sibling.size is not None else -1
+    return Item(sibling.rfilename, size, sha256, git="" if sha256 else sibling.blob_id or "")
 
 
-def main(arguments: list[str]) -> None:
-    """Plan, then download. `arguments` as above."""
-    from huggingface_hub import HfApi, hf_hub_download
+def _sized(repo: str, item: Item, commit: str) -> Item:
+    """The file with its size, asked for where the listing has none."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    repo, revision, folder, *wanted = arguments
-    if not wanted:
-        found = HfApi().model_info(repo, revision=revision or None, files_metadata=True)
-        siblings = {sibling.rfilename: sibling for sibling in found.siblings or []}
-        wanted = choose(siblings)
-        revision = found.sha or revision
-        plan: dict[str, Any] = {
-            "revision": revision,
-            "license": str(getattr(found.card_data, "license", None) or ""),
-            "files": [_file(siblings[name]) for name in wanted],
-        }
-        draft = Path(folder, "plan.partial")
-        draft.write_text(json.dumps(plan), "utf-8")
-        draft.replace(Path(folder, "plan.json"))
-    for name in wanted:
-        hf_hub_download(repo, name, revision=revision or None, local_dir=Path(folder, "files"))
+    if item.bytes >= 0:
+        return item
+    found = get_hf_file_metadata(hf_hub_url(repo, item.path, revision=commit or None))
+    if found.size is None:
+        raise Trouble(f"the hub does not say how large {item.path} is", "Check HF_ENDPOINT: not every mirror does.")
+    sha256 = found.etag if found.etag and len(found.etag) == 64 else ""
+    return Item(item.name, found.size, item.sha256 or sha256, item.remote, item.git)
+
+
+class _Transfer:
+    """The files of one plan on their way to `room`/files, a few at a time."""
+
+    def __init__(self, room: Path, want: Want) -> None:
+        self._room, self._want = room, want
+        self._files = room / "files"
+        self._stop = threading.Event()  # one file failed for good
+        self._heard = False  # the hub answered at least once
+        self._troubled = False  # and now it does not
+        self._plan = Plan("", ())
+
+    def prepare(self, plan: Plan) -> None:
+        """Write the plan, and delete what is no part of it. Raises Trouble if there is too little room for the rest."""
+        from huggingface_hub import constants
+
+        before = read_plan(self._room)
+        was = {_identity(item, before.revision) for item in before.files} if before else set()
+        stays = {item.name for item in plan.files if _identity(item, plan.revision) in was}
+        self._files.mkdir(exist_ok=True)
+        for path in self._files.iterdir():
+            if path.name not in stays:
+                path.unlink()
+        draft = self._room / "plan.partial"
+        draft.write_bytes(msgspec.json.encode(plan))
+        draft.replace(self._room / "plan.json")
+        self._plan = plan
+        for item in plan.files:
+            if item.bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:
+                raise hubtrouble.too_large(self._want.repo, item)
+        missing = sum(item.bytes - self._here(item) for item in plan.files)
+        if missing and shutil.disk_usage(self._files).free < missing + _MARGIN:
+            raise Trouble("the disk is full", needed=missing + _MARGIN)
+
+    def run(self) -> None:
+        """Bring every file. The first failure ends all of them and is raised."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            tasks = [pool.submit(self._bring, item) for item in self._plan.files]
+            try:
+                done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
+                for task in done:
+                    task.result()
+            finally:
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+
+    def patiently(self, call: Callable[[], T], progress: Callable[[], int] = lambda: 0) -> T:
+        """The result of `call`, tried again while the trouble may pass. Tries that brought something do not count."""
+        failures = 0
+        while True:
+            before = progress()
+            try:
+                result = call()
+            except hubtrouble.of_network() as error:
+                self._heard = self._heard or hubtrouble.was_answered(error)
+                failures = 0 if progress() > before else failures + 1
+                few = failures < (_TRIES if self._heard else _TRIES_UNHEARD)
+                if self._stop.is_set() or not few or not hubtrouble.may_pass(error):
+                    raise hubtrouble.explain(error, self._want.repo, self._want.revision) from error
+                backoff = self._want.wait * min(2.0 ** max(failures - 1, 0), _LONGEST)
+                self._pause(hubtrouble.pause_asked(error) or backoff, error)
+            else:
+                self._heard = True
+                self._all_is_well()
+                return result
+
+    def _pause(self, seconds: float, error: Exception) -> None:
+        status, why = self._room / "status", hubtrouble.in_short(error)
+        self._troubled = True
+        status.write_text(f"{why}, next try in {seconds:.0f} s", "utf-8")
+        self._stop.wait(seconds)
+        status.write_text(f"{why}, trying again", "utf-8")
+
+    def _all_is_well(self) -> None:
+        if self._troubled:
+            (self._room / "status").unlink(missing_ok=True)
+            self._troubled = False
+
+    def _here(self, item: Item) -> int:
+        path = self._files / item.name
+        return path.stat().st_size if path.exists() else 0
+
+    def _bring(self, item: Item) -> None:
+        if self._here(item) > item.bytes:
+            (self._files / item.name).unlink()
+        (self._files / item.name).touch()
+        while self._here(item) < item.bytes and not self._stop.is_set():
+            self.patiently(lambda: self._stream(item), lambda: self._here(item))
+
+    def _stream(self, item: Item) -> None:
+        """One request for the rest of a file. Raises the client's errors, Trouble, OSError from the disk."""
+        from huggingface_hub import constants, get_session, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+
+        have = self._here(item)
+        headers = build_hf_headers(library_name="outrider") | {"Accept-Encoding": "identity"}
+        if have:
+            headers["Range"] = f"bytes={have}-"
+        url = hf_hub_url(self._want.repo, item.path, revision=self._plan.revision or None)
+        # The client follows redirects to other hosts, and leaves the token out there.
+        timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        with get_session().stream("GET", url, headers=headers, timeout=timeout, follow_redirects=True) as response:
+            hf_raise_for_status(response)
+            self._heard = True
+            start = hubtrouble.start_of(response.status_code, response.headers, item, have)
+            with (self._files / item.name).open("r+b") as file:
+                file.seek(start)
+                if start < have:
+                    file.truncate()
+                for chunk in response.iter_bytes():  # as they come: a cut loses nothing that arrived
+                    if file.tell() + len(chunk) > item.bytes:
+                        raise hubtrouble.wrong_answer(item)
+                    file.write(chunk)
+                    self._all_is_well()
+                    if self._stop.is_set():
+                        return
+        if self._here(item) <= have:
+            raise hubtrouble.Cut(f"no byte of {item.name} came")
+
+
+def _identity(item: Item, commit: str) -> tuple[Any, ...]:
+    """What makes two files of a plan the same one."""
+    return (item.name, item.bytes, item.sha256 or item.git or commit)
+
+
+def _end_with_parent() -> None:
+    """Stop when the other end of stdin is closed: whoever started this process is gone."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def main(arguments: list[str]) -> int:
+    """Bring what FOLDER/want.json says; the exit status."""
+    _end_with_parent()
+    return serve(Path(arguments[0]))
+
+
+def serve(room: Path) -> int:
+    """Bring what want.json in a folder says, and leave the reason there if that fails; the exit status."""
+    for name in ("status", "trouble.json"):
+        (room / name).unlink(missing_ok=True)
+    try:
+        bring(room)
+        return 0
+    except Trouble as trouble:
+        told = trouble.told()
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            return FULL
+        told = hubtrouble.Told(
+            f"the library cannot be written: {error}", "Make it writable, or move it with OUTRIDER_HOME."
+        )
+    with suppress(OSError):  # the parent then tells what the log says
+        (room / "trouble.json").write_bytes(msgspec.json.encode(told))
+    return 1
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

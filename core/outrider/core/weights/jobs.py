@@ -16,7 +16,7 @@ from outrider.core.errors import Cancelled
 Progress = Callable[[str, int, int, str], None]  # phase, done, total (0 = not known), note
 
 _POLL = 0.1  # seconds
-_STALL = 300.0  # seconds without a new byte before a child is given up
+STALL = 300.0  # seconds without a new byte before a child is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +45,20 @@ class Child:
     folder: Path
     log: Path
     total: Callable[[], int]  # bytes expected, 0 = not known yet
-    note: str = ""
+    note: Callable[[], str]
+    waiting: Callable[[], str] = str  # why nothing moves, empty if all is well
     environment: Mapping[str, str] | None = None
 
 
-def run(child: Child, job: Job) -> bool:
-    """Run to the end; True if it succeeded. Raises Cancelled, after the child and its children are gone."""
+def run(child: Child, job: Job) -> int | None:
+    """Run to the end; the exit status, None if no byte came for too long. Raises Cancelled.
+
+    The child and its children are gone then. Its stdin ends when this process dies, however that happens.
+    """
     with child.log.open("wb") as log:
         process = subprocess.Popen(
             list(child.command),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=child.folder,
@@ -67,19 +71,20 @@ def run(child: Child, job: Job) -> bool:
             _end(process)
 
 
-def _watch(process: subprocess.Popen[bytes], child: Child, job: Job) -> bool:
+def _watch(process: subprocess.Popen[bytes], child: Child, job: Job) -> int | None:
     most, since = 0, time.monotonic()
     while process.poll() is None:
         job.check()
         done, total = size_of(child.folder), child.total()
         if done > most:
             most, since = done, time.monotonic()
-        elif time.monotonic() - since > _STALL:
-            return False
-        job.report("download", min(done, total) if total else done, total, child.note)
+        elif time.monotonic() - since > STALL:
+            return None
+        why = child.waiting()
+        job.report("wait" if why else "download", min(done, total) if total else done, total, why or child.note())
         time.sleep(_POLL)
     job.check()
-    return process.returncode == 0
+    return process.returncode
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -89,6 +94,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         else:
             os.killpg(process.pid, signal.SIGKILL)  # it leads its own group, helpers of `uv run` included
     process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def size_of(folder: Path) -> int:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import difflib
-import math
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from outrider.core import paths
-from outrider.core.errors import BrokenFileError, ModelError, UsageError
+from outrider.core.errors import ModelError, UsageError
 from outrider.core.protocol import ModelRow
-from outrider.core.weights import catalogue, receipts
-from outrider.core.weights.catalogue import Entry
-from outrider.core.weights.checkpoint import Checkpoint, info, open_checkpoint
-from outrider.core.weights.download import fetch, settle, work_folder
-from outrider.core.weights.jobs import Job, Progress, size_of
+from outrider.core.weights import catalogue, choice, elsewhere, hubname, receipts
+from outrider.core.weights.catalogue import Entry, Source
+from outrider.core.weights.download import fetch, lock_file, settle, unfinished, work_folder
+from outrider.core.weights.elsewhere import Found
+from outrider.core.weights.hubname import HubName
+from outrider.core.weights.jobs import Job, Progress
+from outrider.core.weights.locks import lock
+from outrider.core.weights.rows import described, detailed, from_found, in_place, installed
+
+_PARTIAL = ".partial"
 
 
 def resolve(
@@ -25,83 +28,171 @@ def resolve(
     cancelled: Callable[[], bool] | None = None,
     download: bool = True,
 ) -> Path:
-    """The path of a model: a local file or folder, a catalogue name or a hub id, brought first if it is not here.
+    """The path of a model, by the first of these that has it; brought from its source if none does.
 
+    A local file or folder, the library (a catalogue name, a hub id), the folders of other tools.
     Raises ModelError saying what was tried, DownloadError, Cancelled.
     """
     if not name.strip():
         raise UsageError("No model is named.", "Give a path, a catalogue name or a hub id with --model.")
-    known = name in {entry.name for entry in catalogue.entries()}
     local = Path(name).expanduser()
-    if not known and local.exists():
+    if not _in_catalogue(name) and local.exists():
         return local
-    entry = _in_library(name) if not known else catalogue.find(name)
+    library, entry, job = paths.models_dir(), _entry(name), Job(progress, cancelled)
+    if entry is not None and settle(library, entry, job):
+        return library / entry.path
+    found = _elsewhere(name, entry)
+    if found is not None:
+        return found.path
     if entry is None:
         raise _unknown(name)
-    job = Job(progress, cancelled)
-    if settle(paths.models_dir(), entry, job):
-        return paths.models_dir() / entry.path
     if not download:
         raise ModelError(f"The model {name!r} is not in the library.", f"Bring it: `outrider models pull {name!r}`.")
-    return fetch(paths.models_dir(), entry, job)
+    _refuse_unsupported(name, entry)
+    return fetch(library, entry, job)
 
 
 def pull(name: str, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None) -> ModelRow:
-    """Bring a catalogue model or a hub id into the library. Raises ModelError, DownloadError, Cancelled."""
-    entry = catalogue.find(name)
+    """Bring a catalogue model or a hub id into the library, unless another tool has it here already.
+
+    Raises ModelError, DownloadError, Cancelled.
+    """
+    library, entry, job = paths.models_dir(), _entry(name), Job(progress, cancelled)
+    found = _elsewhere(name, entry) if entry is None or receipts.state(library, entry) == "missing" else None
+    if found is not None:
+        row = from_found(found)
+        row.note = f"It lies in the {found.source} and is used from there: nothing was copied."
+        return row
     if entry is None:
         raise _unknown(name)
-    fetch(paths.models_dir(), entry, Job(progress, cancelled))
-    return _row(entry)
+    _refuse_unsupported(name, entry)
+    fetch(library, entry, job)
+    row = _row(entry)
+    receipt = receipts.read(library, entry)
+    asked = hubname.parse(name)
+    if receipt and asked and not asked.label and len(receipt.labels) > 1:
+        others = ", ".join(label for label in receipt.labels if label != receipt.label)
+        row.note = f"{receipt.label or 'One file'} was taken; {asked.repo}:LABEL brings another one: {others}."
+    return row
 
 
 def rows() -> list[ModelRow]:
-    """The catalogue, then whatever else lies in the library."""
-    return [_row(entry) for entry in (*catalogue.entries(), *_others())]
+    """The catalogue, then whatever else lies in the library, whole or in part, then what other tools have here."""
+    there = {found.name: found for found in elsewhere.models()}
+    listed: list[ModelRow] = []
+    for entry in (*catalogue.entries(), *_others(), *_unfinished()):
+        shown = _row(entry)
+        found = there.pop(entry.name, None) or (there.pop(entry.repo, None) if not entry.files else None)
+        listed.append(in_place(shown, found) if found and shown.path is None else shown)
+    return [*listed, *(from_found(found) for found in there.values())]
 
 
 def row(name: str, progress: Progress | None = None, rehash: bool = False) -> ModelRow:
     """One model with `detail`; with `rehash` its files are hashed again. Raises ModelError for a name that is nothing."""
     local = Path(name).expanduser()
-    entry = catalogue.find(name) or _in_library(name)
-    if entry is None or (local.exists() and catalogue.is_hub_id(name)):
-        if not local.exists():
+    entry = _entry(name)
+    if not _in_catalogue(name) and local.exists():
+        return detailed(described(ModelRow(name=name), local), local)
+    if entry is None or receipts.state(paths.models_dir(), entry) == "missing":
+        found = _elsewhere(name, entry)
+        if found is not None:
+            shown = in_place(_row(entry), found) if entry else from_found(found)
+            return detailed(described(shown, found.path), found.path)
+        if entry is None:
             raise _unknown(name)
-        return _detailed(_described(ModelRow(name=name), local), local)
-    found = _row(entry)
+    shown = _row(entry)
     path = paths.models_dir() / entry.path
     if not path.exists():
-        return found
+        return shown
     if rehash:
         receipts.drop(paths.models_dir(), entry)
         if not settle(paths.models_dir(), entry, Job(progress)):
-            found.problem = f"The files do not have their published checksums: `outrider models pull {name!r}`."
-    return _detailed(found, path)
+            shown.problem = f"The files do not have their published checksums: `outrider models pull {name!r}`."
+    return detailed(shown, path)
 
 
 def remove(name: str) -> ModelRow:
-    """Delete a model from the library; what lies outside is never touched. Raises ModelError."""
-    entry = catalogue.find(name) or _in_library(name)
-    library = paths.models_dir()
-    if entry is None or not (library / entry.path).exists():
-        outside = Path(name).expanduser()
-        if outside.exists():
-            raise ModelError(
-                f"{outside} is not in the library, so it is not deleted.", "Delete it yourself if you want."
-            )
-        if entry is None:
-            raise _unknown(name)
+    """Delete a model from the library, or what a stopped pull left of it; what lies outside is never touched.
+
+    Raises ModelError, also while a pull of it is under way.
+    """
+    entry, library = _entry(name), paths.models_dir()
+    here = entry is not None and ((library / entry.path).exists() or unfinished(library, entry)[0])
+    if entry is None or not here:
+        raise _not_removed(name, entry)
+
+    def busy() -> None:
+        raise ModelError(f"{name} is just being brought by another Outrider.", "Stop that one first.")
+
+    with lock(lock_file(library, entry), busy):
+        gone = _row(entry)
+        path = library / entry.path
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        receipts.drop(library, entry)
         shutil.rmtree(work_folder(library, entry), ignore_errors=True)
-        raise ModelError(f"The model {name!r} is not in the library.", "See `outrider models list`.")
-    found = _row(entry)
-    path = library / entry.path
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-    receipts.drop(library, entry)
-    shutil.rmtree(work_folder(library, entry), ignore_errors=True)
-    return found
+    return gone
+
+
+def _not_removed(name: str, entry: Entry | None) -> ModelError:
+    outside, found = Path(name).expanduser(), _elsewhere(name, entry)
+    if outside.exists() and not _in_catalogue(name):
+        hint = "Delete it yourself if you want."
+        return ModelError(f"{outside} is not in the library, so it is not deleted.", hint)
+    if found is not None:
+        hint = elsewhere.DELETE[found.source]
+        return ModelError(f"{name} lies with {found.source} and not in the library, so it is not deleted.", hint)
+    if entry is None:
+        return _unknown(name)
+    return ModelError(f"The model {name!r} is not in the library.", "See `outrider models list`.")
+
+
+# ------------------------------------------------------------------------------------------------ names
+
+
+def _in_catalogue(name: str) -> bool:
+    return name in {entry.name for entry in catalogue.entries()}
+
+
+def _entry(name: str) -> Entry | None:
+    """What `name` means here: a catalogue name, something in the library, or what a hub id would become."""
+    for entry in catalogue.entries():
+        if name in (entry.name, entry.path):
+            return entry
+    for entry in _others():
+        if name in (entry.name, entry.path, Path(entry.path).stem):
+            return entry
+    asked = hubname.parse(name)
+    return (_same(asked) or _hub_entry(asked)) if asked else None
+
+
+def _same(asked: HubName) -> Entry | None:
+    """A pulled model of the same repository that is what `asked` means: of the same revision and, if told, quantisation."""
+    fitting = []
+    for entry in _others():
+        receipt = receipts.read(paths.models_dir(), entry)
+        if receipt is None or receipt.repo != asked.repo:
+            continue
+        if receipt.revision != asked.revision and not hubname.is_commit(asked.revision, receipt.commit):
+            continue
+        if not asked.label or asked.label.lower() == receipt.label.lower():
+            fitting.append((choice.rank(receipt.label), entry.name, entry))
+    return min(fitting, key=lambda one: one[:2])[2] if fitting else None
+
+
+def _elsewhere(name: str, entry: Entry | None) -> Found | None:
+    """What another tool has of a name; of a catalogue entry without pinned files also by its repository."""
+    return elsewhere.find(name) or (elsewhere.find(entry.repo) if entry and entry.repo and not entry.files else None)
+
+
+def _hub_entry(asked: HubName) -> Entry | None:
+    """The entry of a hub id, whose folder a catalogue entry may share."""
+    if not asked.label and not asked.revision:
+        return catalogue.find(asked.repo)
+    source = Source("hub", repo=asked.repo, revision=asked.revision, label=asked.label)
+    return Entry(name=asked.name, path=asked.folder, title=asked.name, sources=(source,))
 
 
 def _others() -> Iterator[Entry]:
@@ -109,24 +200,29 @@ def _others() -> Iterator[Entry]:
     library = paths.models_dir()
     known = {entry.path for entry in catalogue.entries()}
     for path in sorted(library.iterdir()) if library.is_dir() else ():
-        if path.name in known or path.name.startswith(".") or path.name.endswith(".partial"):
+        if path.name in known or path.name.startswith(".") or path.name.endswith(_PARTIAL):
             continue
         if path.is_dir() or path.suffix == ".gguf":
-            yield catalogue.find(path.name.replace("--", "/", 1)) or Entry(name=path.name, path=path.name)
+            yield _from_folder(path.name)
 
 
-def _in_library(name: str) -> Entry | None:
-    for entry in _others():
-        if name in (entry.name, entry.path, Path(entry.path).stem):
-            return entry
-    for entry in catalogue.entries():
-        if name == entry.path:
-            return entry
-    return catalogue.find(name)
+def _unfinished() -> Iterator[Entry]:
+    """Entries of which only a part is here, and that are not among the others."""
+    library = paths.models_dir()
+    known = {entry.path for entry in (*catalogue.entries(), *_others())}
+    for work in sorted(library.glob(f"*{_PARTIAL}")):
+        entry = _from_folder(work.name.removesuffix(_PARTIAL))
+        if entry.path not in known and unfinished(library, entry)[0]:
+            yield entry
+
+
+def _from_folder(folder: str) -> Entry:
+    asked = hubname.from_folder(folder)
+    return (_hub_entry(asked) if asked else None) or Entry(name=folder, path=folder)
 
 
 def _unknown(name: str) -> ModelError:
-    names = [entry.name for entry in (*catalogue.entries(), *_others())]
+    names = [entry.name for entry in (*catalogue.entries(), *_others())] + [one.name for one in elsewhere.models()]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:3]
     return ModelError(
         f"There is no model {name!r}: it is neither a local file or folder, nor a catalogue name, nor a hub id (owner/name).",
@@ -134,73 +230,14 @@ def _unknown(name: str) -> ModelError:
     )
 
 
+def _refuse_unsupported(name: str, entry: Entry) -> None:
+    """Raises ModelError for a catalogue name that the engine cannot run; who names the repository has it all the same."""
+    if name == entry.name and entry.unsupported:
+        raise ModelError(
+            f"{name} is not brought: {entry.unsupported}.",
+            f"To have its files all the same: `outrider models pull {entry.repo}`.",
+        )
+
+
 def _row(entry: Entry) -> ModelRow:
-    library = paths.models_dir()
-    path = library / entry.path
-    found = ModelRow(
-        name=entry.name,
-        title=entry.title or entry.name,
-        nbytes=entry.nbytes,
-        format=entry.format,
-        family=entry.family,
-        license=entry.license,
-        sources=[source.title() for source in entry.sources],
-    )
-    state = receipts.state(library, entry)
-    if state == "missing":
-        return found
-    receipt = receipts.read(library, entry)
-    if receipt is not None:
-        found.license = found.license or receipt.license
-    if state == "broken":
-        found.path = str(path)
-        found.nbytes = size_of(path) if path.is_dir() else path.stat().st_size
-        found.problem = f"Files are missing or cut off: `outrider models pull {entry.name!r}`."
-        return found
-    return _described(found, path)
-
-
-def _described(found: ModelRow, path: Path) -> ModelRow:
-    found.path = str(path)
-    try:
-        checkpoint = open_checkpoint(path)
-    except ModelError as error:
-        found.problem = error.message
-        return found
-    found.nbytes = checkpoint.nbytes
-    found.format = checkpoint.format
-    found.family = str(checkpoint.config.get("model_type", ""))
-    found.title = found.title or path.name
-    checkpoint.close()
-    return found
-
-
-def _detailed(found: ModelRow, path: Path) -> ModelRow:
-    try:
-        checkpoint = open_checkpoint(path)
-    except ModelError:
-        return found
-    try:
-        found.detail = _detail(checkpoint)
-    except BrokenFileError as error:
-        found.problem = found.problem or error.message
-    finally:
-        checkpoint.close()
-    return found
-
-
-def _detail(checkpoint: Checkpoint) -> dict[str, Any]:
-    described = info(checkpoint)
-    text = checkpoint.text()
-    return {
-        "architecture": described.architecture,
-        "parameters": sum(math.prod(checkpoint.shape(name)) for name in checkpoint.names()),
-        "quantisation": checkpoint.quantisation,
-        "layers": described.layers,
-        "width": described.width,
-        "vocabulary": described.vocab,
-        "context": checkpoint.config.get("max_position_embeddings"),
-        "tokenizer": described.tokenizer,
-        "template": bool(text.template or text.settings.get("chat_template")),
-        "tensors": len(checkpoint.names()),
-    }
+    return installed(paths.models_dir(), entry)

@@ -1,4 +1,5 @@
 """Quantised safetensors layouts, seen as the plain weights they stand for. Names decide, the config only fills in details.
+Loads no torch; `unpack` reads the parts.
 
 | layout | stored beside or instead of `X.weight` [o, i] |
 |---|---|
@@ -13,33 +14,28 @@ Letters: `o` outputs, `i` inputs, `n` values in an int32, `E` experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from outrider.core.errors import BrokenFileError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from outrider.core.weights.layout import Layout
 
 METHODS = ("mxfp4", "fp8", "fbgemm_fp8", "compressed-tensors", "awq", "gptq")
-_AWQ = (0, 4, 1, 5, 2, 6, 3, 7)  # where output k of eight lies in an int32
-_FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _SMALL = ("F8_E4M3", "F8_E5M2", "I8")
 
 Shape = tuple[int, ...]
-Get = Callable[[str], "Tensor"]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one plain weight is made: the layout, its stored parts by role, and the shape that comes out."""
+    """How one plain weight is made: the form, its stored parts by role, and the shape that comes out."""
 
-    layout: str
+    form: str
     parts: Mapping[str, str]
     shape: Shape
     bits: int = 4
     shifted: bool = True  # GPTQ, first version: zeros are stored minus one
+    ordered: bool = False  # GPTQ in order of activation: the inputs of a group lie scattered
 
 
 def recipes(stored: Mapping[str, tuple[str, Shape]], config: Mapping[str, Any]) -> tuple[dict[str, Recipe], set[str]]:
@@ -59,6 +55,29 @@ def recipes(stored: Mapping[str, tuple[str, Shape]], config: Mapping[str, Any]) 
             hidden.update(found.parts.values())
     hidden.update(name for name in stored if name.endswith((".input_scale", ".k_scale", ".v_scale", ".weight_shape")))
     return made, hidden - set(made)
+
+
+def layout(recipe: Recipe, stored: Mapping[str, tuple[str, Shape]]) -> Layout | None:
+    """How the codes of a weight lie in memory; None where no groups of inputs share a scale."""
+    if recipe.form == "mxfp4":
+        experts, inputs, outputs = recipe.shape
+        return Layout(experts * outputs, inputs, 4, 32, "table", 4)
+    outputs, inputs = recipe.shape
+    scales = stored[recipe.parts["scale"]][1]
+    if recipe.form == "scaled":
+        kind, group = stored[recipe.parts["weight"]][0], side(inputs, scales[1] if len(scales) == 2 else 1)
+        if kind == "F8_E5M2" or inputs % group:
+            return None
+        return Layout(outputs, inputs, 8, group, "scaled" if kind == "I8" else "float8", 4)
+    count = scales[1] if recipe.form == "compressed" else scales[0]
+    if recipe.ordered or not 0 < count <= inputs or inputs % count or recipe.bits not in (4, 8):
+        return None
+    return Layout(outputs, inputs, recipe.bits, inputs // count, "affine", 8)
+
+
+def side(size: int, count: int) -> int:
+    """Length of one of `count` blocks along an axis: a power of two, of which the last may be cut."""
+    return size if count <= 1 else 1 << (-(-size // count) - 1).bit_length()
 
 
 def _mxfp4(name: str, stored: Mapping[str, tuple[str, Shape]]) -> tuple[str, Recipe] | None:
@@ -102,105 +121,13 @@ def _grouped(
     if base == name or f"{base}.scales" not in stored:
         return None
     bits = int(config.get("bits", config.get("w_bit", 4)))
-    parts = {"weight": name, "zeros": f"{base}.qzeros", "scales": f"{base}.scales"}
+    parts = {"weight": name, "zeros": f"{base}.qzeros", "scale": f"{base}.scales"}
     rows, columns = stored[name][1]
     outputs = stored[f"{base}.scales"][1][1]
     if columns == outputs:
         if f"{base}.g_idx" in stored:
             parts["groups"] = f"{base}.g_idx"
         shifted = config.get("checkpoint_format") != "gptq_v2"
-        return f"{base}.weight", Recipe("gptq", parts, (outputs, rows * (32 // bits)), bits, shifted)
+        ordered = bool(config.get("desc_act")) and "groups" in parts
+        return f"{base}.weight", Recipe("gptq", parts, (outputs, rows * (32 // bits)), bits, shifted, ordered)
     return f"{base}.weight", Recipe("awq", parts, (outputs, rows), bits)
-
-
-def expand(recipe: Recipe, get: Get) -> Tensor:
-    """The plain weight in fp32. Raises BrokenFileError where the parts do not fit each other."""
-    parts = {role: get(name) for role, name in recipe.parts.items()}
-    try:
-        weight = _LAYOUTS[recipe.layout](recipe, parts)
-    except (RuntimeError, IndexError) as error:
-        raise BrokenFileError(
-            f"The parts of {next(iter(recipe.parts.values()))} do not fit each other: {error}."
-        ) from error
-    if tuple(weight.shape) != recipe.shape:
-        raise BrokenFileError(f"The parts of {next(iter(recipe.parts.values()))} do not fit each other.")
-    return weight
-
-
-def _expand_mxfp4(recipe: Recipe, parts: Mapping[str, Tensor]) -> Tensor:
-    import torch
-
-    values = torch.tensor([*_FP4, *(-value for value in _FP4)])
-    blocks = parts["blocks"].long()
-    halves = torch.stack((values[blocks & 15], values[blocks >> 4]), -1).flatten(-2)  # [E, o, i / 32, 32]
-    power = torch.exp2(parts["scales"].float() - 127)
-    return (halves * power[..., None]).flatten(-2).transpose(1, 2)
-
-
-def _expand_scaled(recipe: Recipe, parts: Mapping[str, Tensor]) -> Tensor:
-    weight, scale = parts["weight"].float(), parts["scale"].float()
-    if scale.numel() == 1:
-        return weight * scale.reshape(())
-    if scale.ndim == 1:
-        scale = scale[:, None]
-    rows, columns = (-(-size // count) for size, count in zip(weight.shape, scale.shape, strict=True))
-    rows, columns = (_block(size) if size > 1 else 1 for size in (rows, columns))
-    scale = scale.repeat_interleave(rows, 0)[: weight.shape[0]]
-    if scale.shape[1] > 1:
-        scale = scale.repeat_interleave(columns, 1)[:, : weight.shape[1]]
-    return weight * scale
-
-
-def _block(size: int) -> int:
-    """The power of two that a block's side was before the matrix ended inside it."""
-    return 1 << (size - 1).bit_length()
-
-
-def _expand_compressed(recipe: Recipe, parts: Mapping[str, Tensor]) -> Tensor:
-    codes = _unpack(parts["weight"], recipe.bits, 1)  # [o, i]
-    scale = parts["scale"].float()
-    each = codes.shape[1] // scale.shape[1]
-    middle: Any = 1 << (recipe.bits - 1)
-    if "zero" in parts:
-        middle = _unpack(parts["zero"], recipe.bits, 0)[: codes.shape[0]].repeat_interleave(each, 1)
-    return (codes - middle).float() * scale.repeat_interleave(each, 1)
-
-
-def _expand_awq(recipe: Recipe, parts: Mapping[str, Tensor]) -> Tensor:
-    codes, zeros = (_unpack(parts[role], 4, 1, _AWQ) for role in ("weight", "zeros"))  # [i, o], [groups, o]
-    scales = parts["scales"].float()
-    each = codes.shape[0] // scales.shape[0]
-    weight = (codes - zeros.repeat_interleave(each, 0)).float() * scales.repeat_interleave(each, 0)
-    return weight.T.contiguous()
-
-
-def _expand_gptq(recipe: Recipe, parts: Mapping[str, Tensor]) -> Tensor:
-    import torch
-
-    codes = _unpack(parts["weight"], recipe.bits, 0)  # [i, o]
-    zeros = _unpack(parts["zeros"], recipe.bits, 1) + int(recipe.shifted)  # [groups, o]
-    scales = parts["scales"].float()
-    inputs = codes.shape[0]
-    group = parts["groups"].long() if "groups" in parts else torch.arange(inputs) // (inputs // scales.shape[0])
-    return ((codes - zeros[group]).float() * scales[group]).T.contiguous()
-
-
-def _unpack(words: Tensor, bits: int, axis: int, places: tuple[int, ...] | None = None) -> Tensor:
-    """Unsigned values of int32 words along `axis`, lowest bits first or in the order `places`."""
-    import torch
-
-    count = 32 // bits
-    shifts = torch.tensor(places or range(count), dtype=torch.int32) * bits
-    shape = [1, 1, 1]
-    shape[axis + 1] = count
-    values = (words.unsqueeze(axis + 1) >> shifts.view(shape)) & ((1 << bits) - 1)
-    return values.flatten(axis, axis + 1)
-
-
-_LAYOUTS: dict[str, Callable[[Recipe, Mapping[str, Tensor]], Tensor]] = {
-    "mxfp4": _expand_mxfp4,
-    "scaled": _expand_scaled,
-    "compressed": _expand_compressed,
-    "awq": _expand_awq,
-    "gptq": _expand_gptq,
-}

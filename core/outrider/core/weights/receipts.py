@@ -17,12 +17,17 @@ _CHUNK = 1 << 20  # bytes
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What was verified, and the time of change of each file then."""
+    """What was verified, where it came from, and the time of change of each file then."""
 
     files: tuple[File, ...]
     changed: dict[str, int]  # file name -> nanoseconds
     license: str = ""
     source: str = ""
+    repo: str = ""
+    revision: str = ""  # as it was asked for, empty = the newest
+    commit: str = ""
+    label: str = ""  # quantisation, if the repository has several
+    labels: tuple[str, ...] = ()  # all that it has
 
 
 def location(library: Path, entry: Entry, file: File) -> Path:
@@ -83,16 +88,25 @@ def sound(path: Path, file: File, job: Job) -> bool:
     """Whether a file has its published size and hash. Raises Cancelled."""
     if not path.is_file() or path.stat().st_size != file.bytes:
         return False
-    if not file.sha256:
-        return True
-    digest, done = hashlib.sha256(), 0
+    return not file.sha256 or digest(path, job, 0, file.bytes) == file.sha256
+
+
+def digest(path: Path, job: Job, before: int, total: int) -> str:
+    """SHA-256 of a file, told as the bytes from `before` on of `total`. Raises Cancelled."""
+    found, done = hashlib.sha256(), before
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
             job.check()
-            digest.update(chunk)
+            found.update(chunk)
             done += len(chunk)
-            job.report("verify", done, file.bytes, file.name)
-    return digest.hexdigest() == file.sha256
+            job.report("verify", done, total, path.name)
+    return found.hexdigest()
+
+
+def blob_id(path: Path) -> str:
+    """The id that git gives a file: how a hub names the small ones."""
+    data = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 def _path(library: Path, entry: Entry) -> Path:

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from outrider.core.weights.grouped import Grouped
+    from outrider.core.weights.layout import Layout
+
 _MAX_HEADER = 100 << 20  # bytes; the format's own limit
 _MAX_JSON = 256 << 20
+_MAPPED = 256 << 20  # bytes read through one map before it is let go, and with it what it holds of memory
 _BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2}
 _BYTES |= {"I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8}
 _LABELS = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
@@ -52,8 +56,7 @@ class SafetensorsCheckpoint:
                 f"{path} is quantised by {how}, which is not read.",
                 f"Take the bf16 form, a GGUF, or one of: {', '.join(packed.METHODS)}.",
             )
-        generation = path / "generation_config.json"
-        self.generation = read_json(generation) if generation.exists() else {}
+        self.generation = self._table("generation_config.json")
         files = _weight_files(path)
         self._entries: dict[str, _Entry] = {}
         for file in files:
@@ -63,10 +66,11 @@ class SafetensorsCheckpoint:
                 self._entries[name] = entry
         _check_index(path, self._entries)
         self.nbytes = sum(file.stat().st_size for file in files)
-        stored = {name: (entry.kind, entry.shape) for name, entry in self._entries.items()}
-        self._recipes, self._parts = packed.recipes(stored, quantised if isinstance(quantised, dict) else {})
+        self._kinds = {name: (entry.kind, entry.shape) for name, entry in self._entries.items()}
+        self._recipes, self._parts = packed.recipes(self._kinds, quantised if isinstance(quantised, dict) else {})
         self.quantisation = str(how) if quantised else _common_kind(self._entries)
         self._open: dict[Path, Any] = {}
+        self._mapped = 0  # bytes read through the map of the open file
 
     def names(self) -> list[str]:
         """Names of the plain weights; parts of packed ones are not among them."""
@@ -82,37 +86,67 @@ class SafetensorsCheckpoint:
     def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor over the private map of its file, or a copy where it was packed or `dtype` is another."""
         if name in self._recipes:
-            weight = packed.expand(self._recipes[name], self._stored)
+            from outrider.core.weights import unpack
+
+            weight = unpack.expand(self._recipes[name], self._stored)
             return weight if dtype is None else weight.to(dtype)
         return self._stored(name) if dtype is None else self._stored(name).to(dtype)
+
+    def layout(self, name: str) -> Layout | None:
+        """How the parts of a weight lie together."""
+        return packed.layout(self._recipes[name], self._kinds) if name in self._recipes else None
+
+    def grouped(self, name: str) -> Grouped | None:
+        """The codes of a quantised weight."""
+        if self.layout(name) is None:
+            return None
+        from outrider.core.weights import unpack
+        from outrider.core.weights.grouped import Grouped
+
+        made = unpack.read(self._recipes[name], self._stored)
+        return made if isinstance(made, Grouped) else None
 
     def _stored(self, name: str) -> Tensor:
         from safetensors import SafetensorError, safe_open
 
-        file = self._entry(name).file
+        entry = self._entry(name)
+        file = entry.file
         try:
-            if file not in self._open:
-                self._open[file] = safe_open(file, framework="pt")
+            if file not in self._open or self._mapped > _MAPPED:
+                self._open, self._mapped = {file: safe_open(file, framework="pt")}, 0
+            self._mapped += entry.nbytes
             return self._open[file].get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise BrokenFileError(f"{file} cannot be read: {error}.", AGAIN) from error
 
     def text(self) -> TokenizerFiles:
-        """tokenizer.json, tokenizer_config.json and the chat template, as far as they are there."""
-        whole = self.path / "tokenizer.json"
-        special = self.path / "special_tokens_map.json"
-        settings = self.path / "tokenizer_config.json"
+        """The files of the tokenizer and the chat template, as far as they are there; none besides a tokenizer.json."""
+        whole = self._bytes("tokenizer.json")
+
+        def older(name: str) -> bytes | None:
+            return self._bytes(name) if whole is None else None
+
         return TokenizerFiles(
             origin=str(self.path),
-            tokenizer=_read(whole, _MAX_JSON) if whole.exists() else None,
-            settings={
-                **(read_json(special) if special.exists() else {}),
-                **(read_json(settings) if settings.exists() else {}),
-            },
+            tokenizer=whole,
+            tekken=older("tekken.json"),
+            sentencepiece=older("tokenizer.model"),
+            vocab=older("vocab.json"),
+            merges=older("merges.txt"),
+            settings={**self._table("special_tokens_map.json"), **self._table("tokenizer_config.json")},
+            added=self._table("added_tokens.json"),
             template=self._template(),
             config=self.config,
             generation=self.generation,
         )
+
+    def _bytes(self, name: str) -> bytes | None:
+        file = self.path / name
+        return _read(file, _MAX_JSON) if file.exists() else None
+
+    def _table(self, name: str) -> dict[str, Any]:
+        file = self.path / name
+        return read_json(file) if file.exists() else {}
 
     def close(self) -> None:
         """Forget the open files."""

