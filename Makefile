@@ -25,7 +25,7 @@ chat: $(VENV)/.app starter
 	$(BIN)/outrider chat $(ARGS)
 
 test: $(VENV)/.plugin starter
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

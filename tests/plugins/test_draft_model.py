@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import golden
 import pytest
 import torch
 import toys
@@ -92,6 +93,22 @@ def test_edits_and_new_turns_reuse_its_cache() -> None:
     got = toys.answer(talk, edited, guarded)
     assert got.token_ids == toys.answer(Conversation(toys.target()), edited).token_ids
     assert draft._seen[: len(edited)] == edited
+
+
+@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_5", "nemotron_h"])
+def test_a_model_whose_states_cannot_be_cut_goes_on_from_the_last_true_token(family: str) -> None:
+    """Its drafts are mostly wrong, so it is thrown back every round, and must not begin the conversation anew for that."""
+    draft = Rider(golden.decoder(golden.FOLDER / family, torch.float32, 128), 128, 256)
+    target = golden.Golden("llama")
+    passes: list[int] = []
+    run = draft._pass
+    draft._pass = lambda ids: passes.append(len(ids)) or run(ids)  # type: ignore[method-assign,func-returns-value]
+    told = toys.answer(target.talk(), target.prompt, toys.guard(draft), limit=len(target.text))
+    assert told.token_ids == target.text
+    assert told.accepted < told.proposed
+    assert passes[0] == len(target.prompt) + 1
+    assert max(passes[1:]) <= 2
 
 
 def test_a_fork_shares_weights_and_nothing_else() -> None:

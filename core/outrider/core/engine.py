@@ -128,10 +128,15 @@ class Engine:
         return ids
 
     def stable(self, model: Model, request: Generate, ids: list[int]) -> int:
-        """How many of `ids` come before the generation prompt; 0 where states can be cut anywhere."""
+        """How many of `ids` the next prompt will share: all before the generation prompt, or all but one of a raw text.
+
+        0 where states can be cut anywhere.
+        """
         template = model.tokenizer.template
-        if model.talk.target.cache.cut or template is None or not request.messages:
+        if model.talk.target.cache.cut:
             return 0
+        if template is None or not request.messages:
+            return len(ids) - 1
         options = _switches(template, request)
         bare = model.tokenizer.encode(template.render(request.messages, add_generation_prompt=False, **options))
         shared = 0

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.weights.disguise import disguise
 
 MAGIC = b"GGUF"
 AGAIN = "Get the file again: `outrider models pull NAME`, or copy it anew."
@@ -167,9 +168,10 @@ class GGUFFile:
 def _map(path: Path) -> mmap.mmap:
     try:
         with path.open("rb") as file:
-            head = file.read(len(MAGIC))
-            if head != MAGIC:
-                what = "is empty" if not head else "is not a GGUF file (it does not begin with GGUF)"
+            head = file.read(64)
+            if not head.startswith(MAGIC):
+                shown = disguise(head) or "not a GGUF file (it does not begin with GGUF)"
+                what = "is empty" if not head else f"is {shown}"
                 raise BrokenFileError(f"{path} {what}.", AGAIN)
             # A private, writable map: torch warns about read-only buffers, and nothing is ever written to it. Linux must be
             # told so, or it refuses files that are larger than the memory.

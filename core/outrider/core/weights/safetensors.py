@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.text.files import TokenizerFiles
 from outrider.core.weights import packed
+from outrider.core.weights.disguise import disguise
 from outrider.core.weights.gguf import AGAIN
 
 if TYPE_CHECKING:
@@ -90,6 +91,9 @@ class SafetensorsCheckpoint:
 
             weight = unpack.expand(self._recipes[name], self._stored)
             return weight if dtype is None else weight.to(dtype)
+        kind = self._entry(name).kind
+        if dtype is not None and dtype.is_floating_point and not kind.startswith(("F", "BF")):
+            raise BrokenFileError(f"{self.path}: {name} holds whole numbers ({kind}) and no scale for them.", AGAIN)
         return self._stored(name) if dtype is None else self._stored(name).to(dtype)
 
     def layout(self, name: str) -> Layout | None:
@@ -214,7 +218,12 @@ def _read_header(file: Path) -> dict[str, _Entry]:
     size = file.stat().st_size
     try:
         with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
+            head = stream.read(64)
+            shown = disguise(head)
+            if shown:
+                raise BrokenFileError(f"{file} is {shown}.", AGAIN)
+            stream.seek(8)
+            length = int.from_bytes(head[:8], "little")
             if size < 10 or not 2 <= length <= min(_MAX_HEADER, size - 8):
                 raise BrokenFileError(f"{file} is broken: its header does not fit into {size} bytes.", AGAIN)
             header = json.loads(stream.read(length))
