@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from outrider.core import accept
+from outrider.core.accept import Guess
 from outrider.core.noise import Noise
 from outrider.core.sample import Sampler, Settings
 
@@ -51,7 +52,7 @@ class Branches:
         self.weight *= chances[choice]
         return choice
 
-    def coin(self, position: int, chance: float) -> bool:
+    def coin(self, position: int, chance: float, turn: int = 0) -> bool:
         return self._choose([chance, 1 - chance]) == 0
 
     def draw(self, stream: str, position: int, probs: Tensor) -> int:
@@ -68,7 +69,7 @@ class Branches:
         return True
 
 
-Proposer = Callable[[Branches, tuple[int, ...], Sampler], tuple[list[int], Tensor | None]]
+Proposer = Callable[[Branches, tuple[int, ...], Sampler], Guess]
 
 
 def emitted_law(propose: Proposer, settings: Settings) -> dict[tuple[int, ...], float]:
@@ -80,10 +81,10 @@ def emitted_law(propose: Proposer, settings: Settings) -> dict[tuple[int, ...], 
         while len(text) < DEPTH:
             sampler = Sampler(settings, Noise(0))
             sampler.commit(text)
-            draft, probs = propose(luck, text, sampler)
-            rows = torch.stack([law(1, (*text, *draft[:i])) for i in range(len(draft) + 1)])
-            verdict = accept.rejection(rows, draft, probs, sampler, len(text), luck)
-            text = (*text, *draft[: verdict.accepted], verdict.token)
+            guess = propose(luck, text, sampler)
+            rows = [law(1, (*text, *guess.names(guess.path(node)))) for node in range(-1, len(guess))]
+            verdict = accept.rejection(torch.stack(rows), guess, sampler, len(text), luck)
+            text = (*text, *guess.names(verdict.path), verdict.token)
         total[text[:DEPTH]] += luck.weight
         if not luck.next_path():
             return total
@@ -109,14 +110,14 @@ def error(propose: Proposer, settings: Settings = PLAIN) -> float:
 def drawn(q: Callable[[tuple[int, ...], Sampler], Tensor], length: int, keep: bool = True) -> Proposer:
     """A chain of `length` tokens, each drawn from q; `probs` told if `keep`."""
 
-    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> tuple[list[int], Tensor | None]:
+    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
         path: list[int] = []
         laws = []
         for _ in range(length):
             row = q((*text, *path), sampler)
             laws.append(row)
             path.append(luck.draw("draft", len(text) + len(path), row))
-        return path, torch.stack(laws) if keep else None
+        return Guess(path, None, torch.stack(laws) if keep else None)
 
     return propose
 
@@ -130,12 +131,51 @@ def same_model(prefix: tuple[int, ...], sampler: Sampler) -> Tensor:
 
 
 def fixed(*tokens: int) -> Proposer:
-    return lambda luck, text, sampler: (list(tokens), None)
+    return lambda luck, text, sampler: Guess(tokens)
 
 
-def copies(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> tuple[list[int], Tensor | None]:
+def copies(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
     """Depends on the text, like prompt lookup, and is sometimes silent."""
-    return ([text[-1], text[0]], None) if text else ([], None)
+    return Guess([text[-1], text[0]] if text else [])
+
+
+def static(parents: Sequence[int], tokens: Sequence[int]) -> Proposer:
+    """A tree whose tokens do not depend on anything."""
+    return lambda luck, text, sampler: Guess(tokens, parents)
+
+
+def dynamic(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    """A tree of the likeliest tokens of another model; its form depends on what that model thinks."""
+    q = other_model(text, sampler)
+    best = q.argsort(descending=True).tolist()
+    if float(q[best[0]]) > 0.6:
+        return Guess([best[0], other_best(text, best[0], sampler), best[1]], [-1, 0, -1])
+    return Guess([best[0], best[1], other_best(text, best[1], sampler)], [-1, -1, 1])
+
+
+def other_best(text: tuple[int, ...], token: int, sampler: Sampler) -> int:
+    return int(other_model((*text, token), sampler).argmax())
+
+
+def siblings(replaced: bool, keep: bool = True) -> Proposer:
+    """Two children of the root and one below the second, all drawn from another model, its laws told."""
+
+    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+        first_law = other_model(text, sampler)
+        first = luck.draw("draft", len(text), first_law)
+        second_law = first_law.clone()
+        if not replaced:
+            second_law[first] = 0
+            if not bool(second_law.any()):  # nothing is left: one child only
+                return Guess([first], None, first_law[None] if keep else None)
+            second_law /= second_law.sum()
+        second = luck.draw("draft", len(text), second_law)
+        third_law = other_model((*text, second), sampler)
+        third = luck.draw("draft", len(text) + 1, third_law)
+        laws = torch.stack((first_law, second_law, third_law))
+        return Guess([first, second, third], [-1, -1, 1], laws if keep else None)
+
+    return propose
 
 
 SETTINGS = [
@@ -160,8 +200,17 @@ SETTINGS = [
         drawn(other_model, 2),
         drawn(same_model, 2),
         drawn(other_model, 2, keep=False),
+        static([-1, -1, 0, 1], [1, 2, 0, 1]),
+        static([-1, 0, 0, -1, 3], [0, 1, 1, 2, 0]),
+        dynamic,
+        siblings(replaced=False),
+        siblings(replaced=True),
+        siblings(replaced=False, keep=False),
     ],
-    ids=["plain", "one", "three", "copies", "q1", "q2", "q=p", "q-withheld"],
+    ids=[
+        *("plain", "one", "three", "copies", "q1", "q2", "q=p", "q-withheld"),
+        *("tree", "twins", "dynamic", "siblings", "siblings-again", "siblings-withheld"),
+    ],
 )
 def test_the_law_is_the_targets(propose: Proposer, settings: Settings) -> None:
     assert error(propose, settings) < 1e-9
@@ -170,11 +219,11 @@ def test_the_law_is_the_targets(propose: Proposer, settings: Settings) -> None:
 def trimmed(keep: bool) -> Proposer:
     """Draws two tokens but drops what follows a sampled 0 (itself included): kept nodes depend on their own values."""
 
-    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> tuple[list[int], Tensor | None]:
-        tokens, probs = drawn(other_model, 2)(luck, text, sampler)
-        assert probs is not None
-        cut = tokens.index(0) if 0 in tokens else len(tokens)
-        return tokens[:cut], probs[:cut] if keep else None
+    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+        whole = drawn(other_model, 2)(luck, text, sampler)
+        assert whole.probs is not None
+        cut = whole.tokens.index(0) if 0 in whole.tokens else len(whole)
+        return Guess(whole.tokens[:cut], None, whole.probs[:cut] if keep else None)
 
     return propose
 
@@ -187,12 +236,25 @@ def test_a_draft_trimmed_by_its_values_must_not_keep_probs() -> None:
     assert error(trimmed(keep=True)) > 1e-3  # why the contract forbids it, and proof that this test can fail
 
 
+def test_siblings_must_tell_the_law_that_the_earlier_ones_left() -> None:
+    """Drawn without replacement but told as if with: the law moves, so this test can fail."""
+
+    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+        guess = siblings(replaced=False)(luck, text, sampler)
+        assert guess.probs is not None
+        if len(guess) > 1:
+            guess.probs[1] = guess.probs[0]
+        return guess
+
+    assert error(propose) > 1e-3
+
+
 def lying(keep: bool) -> Proposer:
     """Draws from one law and tells another."""
 
-    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> tuple[list[int], Tensor | None]:
-        tokens, _ = drawn(other_model, 1)(luck, text, sampler)
-        return tokens, torch.tensor([[0.8, 0.1, 0.1]], dtype=torch.float64) if keep else None
+    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+        tokens = drawn(other_model, 1)(luck, text, sampler).tokens
+        return Guess(tokens, None, torch.tensor([[0.8, 0.1, 0.1]], dtype=torch.float64) if keep else None)
 
     return propose
 
@@ -207,11 +269,11 @@ def test_match_walks_while_the_target_agrees() -> None:
     logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
     sampler = Sampler(settings, Noise(4))
     own = [sampler.token(row, 10 + i) for i, row in enumerate(logits)]
-    assert accept.match(logits, own[:4], sampler, 10) == (4, own[4], None)
+    assert accept.match(logits, Guess(own[:4]), sampler, 10) == ([0, 1, 2, 3], own[4], None)
     for wrong in range(4):
         draft = own[:4]
         draft[wrong] = (draft[wrong] + 1) % 40
-        verdict = accept.match(logits, draft, sampler, 10, choices=True)
+        verdict = accept.match(logits, Guess(draft), sampler, 10, choices=True)
         assert (verdict.accepted, verdict.token) == (wrong, own[wrong])
         assert verdict.choices is not None
         assert verdict.choices.tolist() == own
@@ -225,7 +287,7 @@ def test_match_draws_every_token_from_the_targets_law() -> None:
     for _ in range(n):
         sampler = next(sampler_for)
         rows = torch.stack([law(1, ()), law(1, (1,))])
-        verdict = accept.match(rows, [1], sampler, 0)
+        verdict = accept.match(rows, Guess([1]), sampler, 0)
         second = verdict.token if verdict.accepted else sampler.token(law(1, (verdict.token,)), 1)
         first = 1 if verdict.accepted else verdict.token
         counts[first, second] += 1
@@ -235,3 +297,28 @@ def test_match_draws_every_token_from_the_targets_law() -> None:
         p = float(sampler.distribution(law(1, ()))[first] * sampler.distribution(law(1, (first,)))[second])
         chi += (counts[first, second] - n * p) ** 2 / (n * p)
     assert chi < 8 + 5 * 4
+
+
+def test_match_walks_a_tree_to_the_child_that_the_target_names() -> None:
+    logits = torch.randn(6, 40, generator=torch.Generator().manual_seed(2))
+    sampler = Sampler(PLAIN, Noise(4))
+    parents = [-1, -1, 1, 1, 3]  # the target's path: node 1, then 3
+    own = [sampler.token(logits[0], 10), sampler.token(logits[2], 11), sampler.token(logits[4], 12)]
+    tokens = [(own[0] + 1) % 40, own[0], (own[1] + 1) % 40, own[1], (own[2] + 1) % 40]
+    verdict = accept.match(logits, Guess(tokens, parents), sampler, 10, choices=True)
+    assert (verdict.path, verdict.token) == ([1, 3], own[2])
+    assert verdict.choices is not None
+    depths = [10, 11, 11, 12, 12, 13]
+    assert verdict.choices.tolist() == [sampler.token(row, at) for row, at in zip(logits, depths, strict=True)]
+
+
+def test_typical_keeps_the_longest_likely_path_and_is_greedy_when_cold() -> None:
+    """Entropy 0.33 asks for more than 0.09, the smaller of the two bounds; an unlikely token ends its branch."""
+    rows = torch.log(torch.tensor([[0.9, 0.1 - 1e-6, 1e-6], [0.5, 0.45, 0.05], [0.2, 0.2, 0.6], [1 / 3] * 3]))
+    guess = Guess([1, 2, 0], [-1, 0, -1])
+    warm = Sampler(PLAIN, Noise(1))
+    assert accept.typical(rows, guess, warm, 0).path == [0]  # 0.1 is enough, 0.05 is not; as long as [2], and first
+    longer = Guess([1, 1, 0], [-1, 0, -1])
+    assert accept.typical(rows, longer, warm, 0).path == [0, 1]
+    cold = Sampler(Settings(temperature=0), Noise(1))
+    assert accept.typical(rows, longer, cold, 0).path == [2]

@@ -39,6 +39,7 @@ def makers(settings: Settings) -> dict[str, Drafter]:
         "partly right": toys.Knows(len(PROMPT), truth, right=2),
         "random": toys.Anything(),
         "tree": toys.Bushy(toys.Knows(len(PROMPT), truth, right=3)),
+        "tree-second": toys.Bushy(toys.Knows(len(PROMPT), truth, right=3), turn=1),
         "lookup": Lookup(),
         "states": toys.Listener(),
     }

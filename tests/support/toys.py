@@ -187,10 +187,10 @@ class Anything(Stateless):
 
 
 class Bushy(Stateless):
-    """A tree: every level has two children, the first of which goes on."""
+    """A tree: every level has two children, the first (or, with `turn` 1, the second) of which goes on."""
 
-    def __init__(self, inner: Stateless) -> None:
-        self.inner, self.shape = inner, Shape(nodes=32, depth=32)
+    def __init__(self, inner: Stateless, turn: int = 0) -> None:
+        self.inner, self.turn, self.shape = inner, turn, Shape(nodes=32, depth=32)
 
     def propose(self, context: Context) -> Draft | None:
         draft = self.inner.propose(context)  # type: ignore[attr-defined]
@@ -199,8 +199,8 @@ class Bushy(Stateless):
         tokens, parents, last = [], [], -1
         for token in draft.tokens.tolist()[: context.nodes // 2]:
             parents += [last, last]
-            last = len(tokens)
-            tokens += [token, 0]
+            last = len(tokens) + self.turn
+            tokens += [(token + 1) % 48, token] if self.turn else [token, 0]
         return Draft(torch.tensor(tokens, dtype=torch.int64), torch.tensor(parents, dtype=torch.int64))
 
 

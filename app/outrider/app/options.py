@@ -149,10 +149,11 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "threads": click.option("--threads", type=_POSITIVE, metavar="N", help="CPU threads.  [default: chosen]"),
     "rule": click.option(
         "--rule",
-        type=click.Choice(["match", "rejection"]),
+        type=click.Choice(["match", "rejection", "typical"]),
         default="match",
         show_default=True,
-        help="How drafts are accepted. Both are lossless; with match even the text does not depend on the drafter.",
+        help="How drafts are accepted. match and rejection are lossless; with match even the text does not depend on the "
+        "drafter. typical is LOSSY: it keeps whatever the model finds likely enough.",
     ),
     "repeat_penalty": click.option(
         "--repeat-penalty",

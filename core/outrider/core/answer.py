@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .accept import Guess
 from .drafting import Step as Fact
 from .emit import Emitter, Pieces
 from .errors import OutriderError, UsageError
@@ -163,7 +164,9 @@ class Answer:
         talk.hear(drafter, len(talk.tokens), carry)
         self.timing.prefill_s = time.perf_counter() - began
         self.timing.first_token_s = time.perf_counter() - self.order.began
-        self._emit(Round(talk.tokens[-1:], "P", 0, 0, "none", [], logits, verify_s=self.timing.prefill_s), None)
+        self._emit(
+            Round(talk.tokens[-1:], "P", 0, 0, "none", Guess([]), [], logits, verify_s=self.timing.prefill_s), None
+        )
         return True
 
     # ------------------------------------------------------------------ decode
@@ -257,13 +260,16 @@ class Answer:
     def _detail(self, step: Step, done: Round, tokens: list[Token], rows: list[int]) -> None:
         probs = done.logits.float().softmax(-1)  # [1 + n, V]; of the first round one row
         step.top = []
-        for token, row in zip(tokens, rows, strict=True):
+        for token, index in zip(tokens, rows, strict=True):
+            row = done.rows[index]
             token.p = float(probs[row, token.id])
             best = probs[row].topk(min(5, probs.shape[-1]))
             step.top.append(list(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
+        guess, kept = done.guess, set(done.path)
         step.rejected = [
-            RejectedToken(done.draft[depth], self.order.decode([done.draft[depth]]), depth, depth - 1)
-            for depth in range(done.accepted, done.proposed)
+            RejectedToken(token, self.order.decode([token]), len(guess.path(node)) - 1, guess.parents[node])
+            for node, token in enumerate(guess.tokens)
+            if node not in kept
         ]
 
     # ------------------------------------------------------------------ report

@@ -48,6 +48,8 @@ class ModelInfo:
     layers: int
     tokenizer: str  # fingerprint; equal means shared token ids
     config: Mapping[str, object] = field(default_factory=dict)
+    path: str = ""  # where the checkpoint lies
+    tensors: frozenset[str] = frozenset()  # published names of all that it holds, heads for drafting included
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +100,16 @@ class Step:
     tokens: Tensor  # [m + 1] accepted tokens, then the target's own
     path: Tensor  # [m] accepted node indices of the last draft; empty at prefill
     hidden: Tensor | None = None  # [<= m + 1, states asked for, d], aligned at the end
-    choices: Tensor | None = None  # [1 + n] the target's choice at the root and at every node of the last draft
+    choices: Tensor | None = (
+        None  # [1 + n] the target's choice at the root and at every node of the last draft; -1: unseen
+    )
 
 
 class Stream(Protocol):
-    """Private noise of one position, of the key `draft`."""
+    """Private noise of one position, of the key `draft`.
+
+    It is the same noise at every call: drawing anew without the ids drawn before gives siblings without replacement.
+    """
 
     def draw(self, probs: Tensor) -> int:
         """One id drawn from `probs` [V]."""

@@ -24,7 +24,7 @@ from .text.thinking import Splitter
 from .weights.library import resolve
 
 Say = Callable[[Step | Progress | Notice], None]
-RULES = ("match", "rejection")
+RULES = ("match", "rejection", "typical")
 
 
 class Engine:
@@ -198,7 +198,7 @@ def _check(request: Generate) -> None:
     if problem:
         raise UsageError(problem, "See `outrider run --help`.")
     if request.rule not in RULES:
-        raise UsageError(f"--rule {request.rule} is not known.", f"Use {' or '.join(RULES)}.")
+        raise UsageError(f"--rule {request.rule} is not known.", f"Use {', '.join(RULES)}.")
     tokens = request.drafter.tokens
     if tokens is not None and not 1 <= tokens < SLACK:
         raise UsageError(f"--draft-tokens must be from 1 to {SLACK - 1}, not {tokens}.", "8 is a good start.")

@@ -67,9 +67,9 @@ class Noise:
             self._stepped = torch.arange(vocab, device=device) * _signed(_STEP)
         return self._finish(self._stepped + _signed(_mix(self._keys[stream] + position * _STEP & _MASK)))
 
-    def coin(self, position: int, chance: float) -> bool:
-        """True with probability `chance`, from the `accept` stream."""
-        return float(self.uniform("accept", position, torch.zeros((), dtype=torch.int64))) < chance
+    def coin(self, position: int, chance: float, turn: int = 0) -> bool:
+        """True with probability `chance`, from the `accept` stream; `turn` tells coins of one position apart."""
+        return float(self.uniform("accept", position, torch.tensor(turn, dtype=torch.int64))) < chance
 
     def draw(self, stream: str, position: int, probs: Tensor) -> int:
         """One id from `probs` [V] (non-negative, any sum), by the largest log p + Gumbel."""

@@ -17,7 +17,7 @@ VERSION = 1
 MAX_FRAME = 256 << 20  # bytes; a longer length means the stream is out of step
 
 Kind = Literal["A", "C", "B", "P"]  # accepted draft, correction, bonus, plain
-Rule = Literal["match", "rejection"]
+Rule = Literal["match", "rejection", "typical"]  # the last one is lossy
 Finish = Literal["stop", "length", "cancelled", "error"]
 
 

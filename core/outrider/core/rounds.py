@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import accept
+from .accept import Guess
 from .drafting import Context, Draft, Step
 from .registry import GuardedDrafter
 from .sample import Sampler
@@ -28,18 +29,25 @@ class Round:
     proposed: int
     accepted: int
     drafter: str  # "none" where nothing was proposed
-    draft: list[int]  # the verified chain
+    guess: Guess  # what was verified
+    path: list[int]  # its accepted nodes
     logits: Tensor  # [1 + n, V] rows that were verified
     draft_s: float = 0.0
     verify_s: float = 0.0
     total_s: float = 0.0
 
+    @property
+    def rows(self) -> list[int]:
+        """Row of `logits` behind each of `tokens`."""
+        return [0, *(node + 1 for node in self.path)]
 
-def kinds(proposed: int, accepted: int) -> str:
-    """Letters of the tokens of one round: A for each accepted one, then B, C or P."""
-    if proposed == 0:
+
+def kinds(guess: Guess, path: Sequence[int]) -> str:
+    """Letters of the tokens of one round: A for each accepted one, then P, or B behind a leaf, else C."""
+    if not len(guess):
         return "P"
-    return "A" * accepted + ("B" if accepted == proposed else "C")
+    last = path[-1] if path else -1
+    return "A" * len(path) + ("C" if guess.children[last + 1] else "B")
 
 
 class Rounds:
@@ -58,8 +66,8 @@ class Rounds:
         began = time.perf_counter()
         draft = self._propose(drafter, budget)
         drafted = time.perf_counter()
-        chain, path = ([], []) if draft is None else chain_of(draft)
-        done = self._verify(drafter, draft, chain, path)
+        guess, nodes = guess_of(draft, self.target.trees)
+        done = self._verify(drafter, guess, nodes)
         ended = time.perf_counter()
         done.draft_s, done.verify_s, done.total_s = drafted - began, done.verify_s - drafted, ended - began
         return done
@@ -80,41 +88,42 @@ class Rounds:
             return None
         return drafter.propose(self.context(drafter, budget), self.target.vocab)
 
-    def _verify(self, drafter: GuardedDrafter | None, draft: Draft | None, chain: list[int], path: list[int]) -> Round:
+    def _verify(self, drafter: GuardedDrafter | None, guess: Guess, nodes: list[int]) -> Round:
         start = len(self.tokens) - 1  # position of the root
         listening = drafter is not None and not drafter.failed
         states = drafter.needs.hidden if drafter is not None and listening else ()
-        result = self.target.forward([self.tokens[-1], *chain], states=states)
-        verdict = self._accept(result.logits, chain, path, draft, drafter)
+        parents = None if guess.line else guess.parents
+        result = self.target.forward([self.tokens[-1], *guess.tokens], states=states, parents=parents)
+        verdict = self._accept(result.logits, guess, drafter)
         verified = time.perf_counter()
-        fresh = [*chain[: verdict.accepted], verdict.token]
-        self.target.commit(start + 1 + verdict.accepted)
+        rows = [0, *(node + 1 for node in verdict.path)]
+        fresh = [*guess.names(verdict.path), verdict.token]
+        self.target.commit(start + len(rows), rows)
         self.tokens.extend(fresh)
         if drafter is not None and listening:
-            hidden = result.hidden[: len(fresh)] if result.hidden is not None else None
-            drafter.advance(
-                Step(start + 1, torch.tensor(fresh), torch.tensor(path[: verdict.accepted]), hidden, verdict.choices)
-            )
+            hidden = result.hidden[rows] if result.hidden is not None else None
+            path = torch.tensor([nodes[node] for node in verdict.path], dtype=torch.int64)
+            drafter.advance(Step(start + 1, torch.tensor(fresh), path, hidden, _spread(verdict.choices, nodes)))
         return Round(
             tokens=fresh,
-            kinds=kinds(len(chain), verdict.accepted),
-            proposed=len(chain),
+            kinds=kinds(guess, verdict.path),
+            proposed=len(guess),
             accepted=verdict.accepted,
-            drafter=drafter.name if drafter is not None and chain else "none",
-            draft=chain,
+            drafter=drafter.name if drafter is not None and len(guess) else "none",
+            guess=guess,
+            path=verdict.path,
             logits=result.logits,
             verify_s=verified,
         )
 
-    def _accept(
-        self, logits: Tensor, chain: list[int], path: list[int], draft: Draft | None, drafter: GuardedDrafter | None
-    ) -> accept.Verdict:
+    def _accept(self, logits: Tensor, guess: Guess, drafter: GuardedDrafter | None) -> accept.Verdict:
         position = len(self.tokens)
         if self.rule == "rejection":
-            probs = draft.probs[path] if draft is not None and draft.probs is not None else None
-            return accept.rejection(logits, chain, probs, self.sampler, position, self.sampler.noise)
+            return accept.rejection(logits, guess, self.sampler, position, self.sampler.noise)
+        if self.rule == "typical":
+            return accept.typical(logits, guess, self.sampler, position)
         wanted = drafter is not None and drafter.needs.choices
-        return accept.match(logits, chain, self.sampler, position, choices=wanted)
+        return accept.match(logits, guess, self.sampler, position, choices=wanted)
 
     def _device_round(self, drafter: GuardedDrafter, budget: int) -> Round:
         """The device form: fixed width, accepted count as a tensor, the host reads once at the end."""
@@ -139,16 +148,18 @@ class Rounds:
         verified = time.perf_counter()
         count = int(accepted)
         fresh = chosen[: count + 1].tolist()
+        guess = Guess(proposal.tolist())
         self.target.commit(position + count)
         self.tokens.extend(fresh)
         drafter.known = len(self.tokens)
         return Round(
             tokens=fresh,
-            kinds=kinds(nodes, count),
+            kinds=kinds(guess, range(count)),
             proposed=nodes,
             accepted=count,
             drafter=drafter.name,
-            draft=proposal.tolist(),
+            guess=guess,
+            path=list(range(count)),
             logits=result.logits,
             draft_s=drafted - began,
             verify_s=verified - drafted,
@@ -156,16 +167,32 @@ class Rounds:
         )
 
 
-def chain_of(draft: Draft) -> tuple[list[int], list[int]]:
-    """Tokens and node indices of the chain that is verified: of a tree, every first child.
+def guess_of(draft: Draft | None, trees: bool) -> tuple[Guess, list[int]]:
+    """What is verified of a draft, and which of its nodes that are: all, or of a tree that the target cannot take one line.
 
-    A first child has no earlier sibling, so its `probs` row needs no correction and the law stays exact.
+    That line is every first child: it has no earlier sibling, so its `probs` need no correction and the law stays exact.
     """
-    tokens = draft.tokens.tolist()
+    if draft is None:
+        return Guess([]), []
+    tokens, nodes = draft.tokens.tolist(), list(range(draft.tokens.shape[0]))
     if draft.parents is None:
-        return tokens, list(range(len(tokens)))
-    path = first_children(draft.parents.tolist())
-    return [tokens[node] for node in path], path
+        return Guess(tokens, None, draft.probs), nodes
+    parents = draft.parents.tolist()
+    if trees:
+        return Guess(tokens, parents, draft.probs), nodes
+    nodes = first_children(parents)
+    probs = None if draft.probs is None else draft.probs[nodes]
+    return Guess([tokens[node] for node in nodes], None, probs), nodes
+
+
+def _spread(choices: Tensor | None, nodes: list[int]) -> Tensor | None:
+    """Choices of the verified rows as choices of the whole draft; -1 where a node was not verified."""
+    if choices is None or nodes == list(range(len(nodes))):
+        return choices
+    whole = torch.full((nodes[-1] + 2,), -1, dtype=torch.int64)
+    whole[0] = choices[0]
+    whole[torch.tensor(nodes) + 1] = choices[1:]
+    return whole
 
 
 def first_children(parents: Sequence[int]) -> list[int]:

@@ -43,6 +43,18 @@ def test_the_continuation_is_the_reference(told: Golden, right: int | None) -> N
     assert answer(told, told.talk(), told.prompt, right) == told.text
 
 
+def test_a_tree_whose_second_children_are_right(told: Golden) -> None:
+    """Kept where trees are verified; where one line is, its first children, nothing is, and the text is the same."""
+    talk = told.talk()
+    tree = toys.Bushy(toys.Knows(len(told.prompt), told.text, vocab=256), turn=1)
+    report = toys.answer(talk, told.prompt, toys.guard(tree), limit=len(told.text), tokens=6)
+    assert report.token_ids == told.text
+    if talk.target.trees:
+        assert report.accepted * 2 == report.proposed > 0
+    else:
+        assert report.accepted == 0
+
+
 def test_further_turns_and_edits(told: Golden) -> None:
     """The next turn goes on from a kept state, an edit goes back past it; both as if told afresh."""
     talk = told.talk()

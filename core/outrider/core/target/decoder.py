@@ -18,7 +18,7 @@ from .mlp import Experts
 from .norm import Norm
 from .spec import TargetSpec
 from .state import RINGS, SLACK, Cache, Room, State
-from .where import Tables, Where
+from .where import Tables, Tree, Where
 
 
 class Pass(NamedTuple):
@@ -81,6 +81,26 @@ class Block:
     beside: Beside | None = None
     per_layer: PerLayer | None = None
     scalar: Tensor | None = None  # []
+
+    def run(self, x: Tensor, where: Where, state: State | None, spec: TargetSpec) -> Tensor:
+        """[S, d] -> [S, d]: both mixers with their residuals; `spec` is that of the decoder the block belongs to."""
+        if spec.parallel:
+            y = _maybe(self.before_mixer, x)
+            return self.channel(y, self.mixer(y, where, state, x))
+        scale = spec.residual_scale
+        y = _maybe(self.before_mixer, x)
+        if self.after_mixer is None and scale == 1.0:
+            x = self.mixer(y, where, state, x)
+        else:
+            x = x + _maybe(self.after_mixer, self.mixer(y, where, state)) * scale
+        y = _maybe(self.before_channel, x)
+        if self.beside is not None:
+            beside = self.beside
+            y = beside.after_dense(self.channel(y)) + beside.after(beside.experts.routed(beside.before(x), x))
+            return x + _maybe(self.after_channel, y)
+        if self.after_channel is None and scale == 1.0:
+            return self.channel(y, x)
+        return x + _maybe(self.after_channel, self.channel(y)) * scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,35 +178,41 @@ class Decoder:
         return logits
 
     @torch.inference_mode()
-    def run(self, ids: Tensor, cache: Cache, *, last: bool = False, states: Sequence[int] = ()) -> Pass:
+    def run(
+        self, ids: Tensor, cache: Cache, *, last: bool = False, states: Sequence[int] = (), tree: Tree | None = None
+    ) -> Pass:
         """One pass over `ids` [S] at `cache.length`; states are written there, the length is not moved.
 
-        `last`: logits of the last row only. `states`: numbers of the residuals to export (0 embedding … L before the norm).
+        `tree`: where the ids are no line. `last`: logits of the last row only. `states`: numbers of the residuals to export
+        (0 embedding … L before the norm).
         """
         kept: dict[int, Tensor] = {}
-        x = self._blocks(ids, cache, cache.length, len(self.weights.blocks), (states, kept))
+        where = self._where(ids, cache, cache.length, tree)
+        x = self._blocks(ids, cache, where, len(self.weights.blocks), (states, kept))
         hidden = torch.stack([kept[k] for k in states], 1) if states else None
         return Pass(self.head(self.norm(x[-1:] if last else x)), hidden)
 
     @torch.inference_mode()
     def early(self, ids: Tensor, cache: Cache, start: int, layers: int) -> Tensor:
         """Residual [S, d] after the first `layers` blocks for `ids` at `start`; what they write is scratch."""
-        return self._blocks(ids, cache, start, layers, ((), {}))
+        return self._blocks(ids, cache, self._where(ids, cache, start, None), layers, ((), {}))
 
-    def _blocks(
-        self, ids: Tensor, cache: Cache, start: int, count: int, keep: tuple[Sequence[int], dict[int, Tensor]]
-    ) -> Tensor:
-        states, kept = keep
+    def _where(self, ids: Tensor, cache: Cache, start: int, tree: Tree | None) -> Where:
         rows = ids.shape[0]
         if start + rows > cache.capacity:
             raise ValueError(f"{rows} tokens at {start} exceed a cache of {cache.capacity}")
-        where = Where(start, rows, self.weights.tables, self.dtype, self.device)
+        return Where(start, rows, self.weights.tables, self.dtype, self.device, tree)
+
+    def _blocks(
+        self, ids: Tensor, cache: Cache, where: Where, count: int, keep: tuple[Sequence[int], dict[int, Tensor]]
+    ) -> Tensor:
+        states, kept = keep
         x = self.embed(ids)  # [S, d]
         extra = self.weights.extra(ids, x, len(self.weights.blocks)) if self.weights.extra else None
         for index, block in enumerate(self.weights.blocks[:count]):
             if index in states:
                 kept[index] = x
-            x = self._block(block, x, where, cache.states[block.source])
+            x = block.run(x, where, cache.states[block.source], self.spec)
             if block.per_layer is not None and extra is not None:
                 p = block.per_layer
                 y = F.gelu(p.gate(x), approximate="tanh") * extra[:, index]
@@ -196,25 +222,6 @@ class Decoder:
         if count in states:
             kept[count] = x
         return x
-
-    def _block(self, block: Block, x: Tensor, where: Where, state: State | None) -> Tensor:
-        if self.spec.parallel:
-            y = _maybe(block.before_mixer, x)
-            return block.channel(y, block.mixer(y, where, state, x))
-        scale = self.spec.residual_scale
-        y = _maybe(block.before_mixer, x)
-        if block.after_mixer is None and scale == 1.0:
-            x = block.mixer(y, where, state, x)
-        else:
-            x = x + _maybe(block.after_mixer, block.mixer(y, where, state)) * scale
-        y = _maybe(block.before_channel, x)
-        if block.beside is not None:
-            beside = block.beside
-            y = beside.after_dense(block.channel(y)) + beside.after(beside.experts.routed(beside.before(x), x))
-            return x + _maybe(block.after_channel, y)
-        if block.after_channel is None and scale == 1.0:
-            return block.channel(y, x)
-        return x + _maybe(block.after_channel, block.channel(y)) * scale
 
 
 def _maybe(norm: Norm | None, x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from outrider.core.drafting import ModelInfo
 
 from .decoder import Decoder, Pass
 from .state import SLACK, Rows
+from .where import tree_of
 
 
 class TargetModel:
@@ -33,15 +34,31 @@ class TargetModel:
         """Committed tokens in the cache."""
         return self.cache.length
 
-    def forward(self, ids: Sequence[int] | Tensor, *, last: bool = False, states: Sequence[int] = ()) -> Pass:
-        """One pass over `ids` behind the committed tokens; nothing is committed."""
+    @property
+    def trees(self) -> bool:
+        """Whether a pass may verify a tree."""
+        return self.cache.trees
+
+    def forward(
+        self,
+        ids: Sequence[int] | Tensor,
+        *,
+        last: bool = False,
+        states: Sequence[int] = (),
+        parents: Sequence[int] | None = None,
+    ) -> Pass:
+        """One pass over `ids` behind the committed tokens; nothing is committed.
+
+        With `parents` the ids are a root and a tree below it: id 1 + i is a child of id 1 + parents[i], -1 is the root.
+        """
         if not isinstance(ids, Tensor):
             ids = torch.tensor(ids, dtype=torch.int64)
-        return self.decoder.run(ids.to(self.decoder.device), self.cache, last=last, states=states)
+        tree = None if parents is None else tree_of(parents, self.length, self.device)
+        return self.decoder.run(ids.to(self.decoder.device), self.cache, last=last, states=states, tree=tree)
 
-    def commit(self, length: int) -> None:
-        """The first `length` tokens of what the last pass saw are true."""
-        self.cache.commit(length)
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        """The first `length` tokens of what the last pass saw are true; after a tree, the rows `path` of the pass."""
+        self.cache.commit(length, path)
 
     def rewind(self, length: int) -> int:
         """Back to `length`, or to the nearest earlier length whose state is known; returns which."""

@@ -85,12 +85,17 @@ class Rows:
     def take(self, where: Where, *new: Tensor) -> list[Tensor]:
         """Write the pass's rows [S, ...] of each part, if any come; the rows [C, ...] that the pass reads, as `mask` has them."""
         if new:
-            self._put(where.positions, new)
+            self._put(where.index, new)
         return [part[where.first(self.window) : where.end] for part in self.parts]
 
     def _put(self, at: Tensor, new: Sequence[Tensor]) -> None:
         for part, rows in zip(self.parts, new, strict=True):
             part.index_copy_(0, at, rows.to(part.device))
+
+    def move(self, old: Tensor, new: Tensor) -> None:
+        """Rows of an accepted path take their places; `old` and `new` [m] count rows as passes do."""
+        for part in self.parts:
+            part[new] = part[old]
 
     def mask(self, where: Where, groups: int) -> Tensor:
         """The additive mask over the rows that `take` gives."""
@@ -158,6 +163,10 @@ class Ring(Rows):
 
     def _slots(self, first: int, stop: int) -> Tensor:
         return torch.arange(first, stop, device=self.parts[0].device) % self.rows
+
+    def move(self, old: Tensor, new: Tensor) -> None:
+        """As `Rows`."""
+        super().move(old % self.rows, new % self.rows)
 
     def mask(self, where: Where, groups: int) -> Tensor:
         """As `Rows`."""
@@ -276,10 +285,25 @@ class Cache:
         """Bytes of all layers."""
         return sum(state.nbytes for state in self.states if state is not None)
 
-    def commit(self, length: int) -> None:
-        """The first `length` tokens of what the last pass saw are true. Raises ValueError where no state is known."""
+    @property
+    def trees(self) -> bool:
+        """Whether a pass may hold a tree: a state that is overwritten knows one line of tokens only."""
+        return not self.forgets
+
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        """The first `length` tokens of what the last pass saw are true. Raises ValueError where no state is known.
+
+        After a tree, `path` are the rows of the pass that are true, in order, and they are moved behind each other.
+        """
         if not 0 <= length <= self.capacity:
             raise ValueError(f"length {length} outside a cache of {self.capacity}")
+        if path is not None and list(path) != list(range(len(path))):
+            old = torch.tensor(path) + self.length
+            new = torch.arange(self.length, self.length + len(path))
+            for state in self.states:
+                if isinstance(state, Rows):
+                    device = state.parts[0].device
+                    state.move(old.to(device), new.to(device))
         for state in self._bound:
             if not state.commit(length):
                 raise ValueError(f"no state is known after {length} tokens")

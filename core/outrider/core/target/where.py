@@ -5,7 +5,9 @@ Letters: `S` tokens of the pass, `C` visible rows, `G` query heads for each key 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,14 +30,51 @@ def fitting(each: int) -> int:
     return max(1, SCORES // each)
 
 
-class Where:
-    """`rows` tokens at `start`."""
+class Tree(NamedTuple):
+    """Who sees whom where tokens do not stand in one line.
 
-    def __init__(self, start: int, rows: int, tables: Tables, dtype: torch.dtype, device: torch.device) -> None:
-        self.start, self.rows = start, rows
+    Rows below `base` are seen by all. From there on lie T rows that nobody has committed; the last S are the pass's own.
+    """
+
+    base: int
+    positions: Tensor  # [T] of these rows
+    seen: Tensor  # [S, T] bool: which of them each row of the pass sees
+
+
+def tree_of(parents: Sequence[int], base: int, device: torch.device) -> Tree:
+    """The tree of a draft: row 0 is the root, row 1 + i node i, whose parent is node `parents[i]`, -1 the root."""
+    depth, seen = _shape(tuple(parents))
+    return Tree(base, (depth + base).to(device), seen.to(device))
+
+
+@lru_cache(maxsize=64)
+def _shape(parents: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Depth [W] and ancestors [W, W] of every row; made once for each topology."""
+    rows = 1 + len(parents)
+    depth, seen = torch.zeros(rows, dtype=torch.int64), torch.eye(rows, dtype=torch.bool)
+    for node, parent in enumerate(parents):
+        depth[node + 1] = depth[parent + 1] + 1
+        seen[node + 1] |= seen[parent + 1]
+    return depth, seen
+
+
+class Where:
+    """`rows` tokens that are written from row `start` on; without a tree the row is the position."""
+
+    def __init__(
+        self,
+        start: int,
+        rows: int,
+        tables: Tables,
+        dtype: torch.dtype,
+        device: torch.device,
+        tree: Tree | None = None,
+    ) -> None:
+        self.start, self.rows, self.tree = start, rows, tree
         self.stop = start + rows
         self.end = span(self.stop)  # rows that full attention reads
-        self.positions = torch.arange(start, self.stop, device=device)  # [S]
+        self.index = torch.arange(start, self.stop, device=device)  # [S] rows that are written
+        self.positions = self.index if tree is None else tree.positions[-rows:]  # [S]
         self.wide: tuple[Ring, list[Tensor]] | None = None  # what the last ring gave to a pass wider than itself
         self._tables, self._dtype, self._device = tables, dtype, device
         self._ropes: dict[tuple[RopeSpec, int], tuple[Tensor, Tensor]] = {}
@@ -49,20 +88,22 @@ class Where:
 
     def first(self, window: int) -> int:
         """First row that a layer of this window reads; a multiple of SPAN, as `end` is."""
-        return max(0, self.start + 1 - window) // SPAN * SPAN if window else 0
+        base = self.start if self.tree is None else self.tree.base
+        return max(0, base + 1 - window) // SPAN * SPAN if window else 0
 
     def slots(self, ring: int) -> Tensor:
-        """Where these positions lie in a ring of so many rows, [S]."""
+        """Where these rows lie in a ring of so many, [S]."""
         if ring not in self._slots:
-            self._slots[ring] = self.positions % ring
+            self._slots[ring] = self.index % ring
         return self._slots[ring]
 
     def rope(self, rope: RopeSpec, head_dim: int) -> tuple[Tensor, Tensor]:
         """cos and signed sin of these positions, each [S, 1, h]."""
         key = (rope, head_dim)
         if key not in self._ropes:
+            at = slice(self.start, self.stop) if self.tree is None else self.positions
             cos, sin = self._tables[key]
-            self._ropes[key] = cos[self.start : self.stop, None], sin[self.start : self.stop, None]
+            self._ropes[key] = cos[at, None], sin[at, None]
         return self._ropes[key]
 
     def mask(self, window: int, groups: int, ring: int = 0) -> Tensor:
@@ -72,17 +113,28 @@ class Where:
         """
         key = (window, groups, ring)
         if key not in self._masks:
-            seen = self._held(ring) if ring else torch.arange(self.first(window), self.end, device=self._device)  # [C]
-            hidden = seen > self.positions[:, None]  # [S, C]
+            rows = self._held(ring) if ring else torch.arange(self.first(window), self.end, device=self._device)  # [C]
+            seen, hidden = rows, rows > self.positions[:, None]  # [C], [S, C]
+            if self.tree is not None:
+                seen, hidden = self._among(self.tree, rows)
             if window:
                 hidden |= seen <= self.positions[:, None] - window
             if ring:
-                hidden |= seen < 0
+                hidden |= rows < 0
             mask = torch.zeros_like(hidden, dtype=self._dtype).masked_fill_(hidden, float("-inf"))
             self._masks[key] = mask.repeat(groups, 1) if self.folds else mask
         return self._masks[key]
 
+    def _among(self, tree: Tree, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Position of each row [C], and whether it is hidden from each of the pass's rows [S, C]."""
+        count = tree.positions.shape[0]
+        loose = rows >= tree.base
+        there = loose & (rows < tree.base + count)
+        which = (rows - tree.base).clamp(0, count - 1)
+        hidden = torch.where(there, ~tree.seen[:, which], loose.expand(self.rows, -1))
+        return torch.where(there, tree.positions[which], rows), hidden
+
     def _held(self, ring: int) -> Tensor:
-        """The position in each slot that is read, below 0 where there is none yet, [C]."""
-        newest = self.positions[-1]
+        """The row in each slot that is read, below 0 where there is none yet, [C]."""
+        newest = self.index[-1]
         return newest - (newest - torch.arange(min(self.end, ring), device=self._device)) % ring

@@ -116,6 +116,8 @@ def info(checkpoint: Checkpoint) -> ModelInfo:
         layers=sizes["num_hidden_layers"],
         tokenizer=fingerprint(checkpoint.text()),
         config=config,
+        path=str(checkpoint.path),
+        tensors=frozenset(checkpoint.names()),
     )
 
 
