@@ -18,7 +18,7 @@ def simulate(
         policy.calibrate(rows, 1.0 + per_row * (rows - 1))
     tokens = seconds = 0.0
     for _ in range(rounds):
-        k = policy.budget("d", LADDER[-1])
+        k = policy.budget(("d",), LADDER[-1])
         accepted = 0
         while accepted < k and luck.random() < rate:
             accepted += 1
@@ -42,14 +42,14 @@ def test_a_losing_drafter_is_parked(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_costly_rows_want_short_drafts(seed: int) -> None:
     _, policy = simulate(0.6, 0.2, seed=seed)
-    lengths = [policy.budget("d", 16) for _ in range(5)]
+    lengths = [policy.budget(("d",), 16) for _ in range(5)]
     assert 1 <= max(lengths) <= 4
 
 
 def test_a_pinned_length_is_taken_as_it_is() -> None:
     policy = Policy()
-    assert policy.budget("d", 8) == 0  # what a plain pass costs must be known first
-    assert [policy.budget("d", most, pinned=5) for most in (8, 3, 0)] == [5, 3, 0]
+    assert policy.budget(("d",), 8) == 0  # what a plain pass costs must be known first
+    assert [policy.budget(("d",), most, pinned=5) for most in (8, 3, 0)] == [5, 3, 0]
 
 
 def test_plain_passes_are_interleaved_and_few() -> None:
@@ -59,7 +59,7 @@ def test_plain_passes_are_interleaved_and_few() -> None:
 
 def test_parked_without_permission_rides_on() -> None:
     _, policy = simulate(0.05, 1.0)
-    assert all(policy.budget("d", 8, park=False) >= 1 for _ in range(3))
+    assert all(policy.budget(("d",), 8, park=False) >= 1 for _ in range(3))
 
 
 def test_speedup_needs_eight_passes_and_tells_its_error() -> None:

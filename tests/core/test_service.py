@@ -312,6 +312,45 @@ def test_bench_runs_everything_in_rotated_order(client: Client, model: ModelChoi
     assert first == ["none", "prompt_lookup"] * 2
 
 
+def test_a_drafter_is_tested_against_plain_decoding(client: Client, model: ModelChoice) -> None:
+    prompts = [protocol.BenchPrompt(f"p{i}", "a", ["abcabc" * 8]) for i in range(2)]
+    choice = DrafterChoice(name="prompt-lookup", tokens=4)
+    client.send(protocol.DrafterTest(1, model, prompts, choice, limit=12))
+    *events, answer = client.until_end(1)
+    assert isinstance(answer, Result), answer
+    assert [event.note for event in events if isinstance(event, protocol.Progress) and event.phase == "test"] == [
+        "p0",
+        "p1",
+    ]
+    (trial,) = answer.data["trials"]
+    assert (answer.data["drafter"], answer.data["weights"], answer.data["best"]) == ("prompt_lookup", None, 0)
+    assert (trial["prompts"], trial["same_text"], trial["tokens"]) == (2, 2, 24)
+    assert trial["proposed"] > 0 and trial["problem"] == ""
+    assert trial["reached"][0] == trial["rounds"]
+
+
+def test_a_conformance_run_is_a_job_with_progress(client: Client, model: ModelChoice) -> None:
+    prompts = [protocol.BenchPrompt("p", "a", ["abcabc"])]
+    choice = DrafterChoice(name="prompt_lookup")
+    client.send(protocol.DrafterTest(1, model, prompts, choice, conformance=True))
+    *events, answer = client.until_end(1)
+    assert isinstance(answer, Result), answer
+    names = [check["name"] for check in answer.data["checks"]]
+    assert [event.note for event in events if isinstance(event, protocol.Progress) and event.phase == "checks"] == names
+    assert {check["verdict"] for check in answer.data["checks"]} <= {"ok", "refused"}
+
+
+def test_a_drafter_that_cannot_be_tested(client: Client, model: ModelChoice) -> None:
+    prompts = [protocol.BenchPrompt("p", "a", ["abcabc"])]
+    for choice, words in (
+        (DrafterChoice(name="nonsense"), "no drafter 'nonsense'"),
+        (DrafterChoice(name="draft_model"), "needs a smaller model"),
+        (DrafterChoice(name="none"), "no drafter to test"),
+    ):
+        failed = client.ask(protocol.DrafterTest(1, model, prompts, choice))
+        assert isinstance(failed, Failed) and words in failed.message
+
+
 def test_doctor_and_models_without_a_model(client: Client) -> None:
     found = client.ask(protocol.Doctor(1))
     assert isinstance(found, Result)

@@ -15,7 +15,7 @@ from outrider.core.drafting import Context, Draft, Drafter, ModelInfo, Needs, Sh
 from outrider.core.errors import OutriderError
 from outrider.core.policy import Policy
 from outrider.core.protocol import DrafterChoice, Report
-from outrider.core.registry import GuardedDrafter
+from outrider.core.registry import GuardedDrafter, Rider
 from outrider.core.sample import Settings
 from outrider.core.target.attention import Attention
 from outrider.core.target.decoder import Block, Decoder, Weights
@@ -116,7 +116,7 @@ def guard(
 def answer(
     talk: Conversation,
     ids: Sequence[int],
-    drafters: GuardedDrafter | dict[str, GuardedDrafter | None] | None = None,
+    drafters: Rider | dict[str, Rider | None] | None = None,
     *,
     settings: Settings = GREEDY,
     seed: int = 1,
@@ -128,13 +128,14 @@ def answer(
     control: Still | None = None,
     events: list | None = None,
     detail: bool = False,
+    policy: Policy | None = None,
 ) -> Report:
     """One answer on `talk`, drafted by `drafters` (by name where the test switches)."""
     table = drafters if isinstance(drafters, dict) else {"toy": drafters}
     for number, guarded in enumerate(g for g in table.values() if g is not None):
         talk.drafters.setdefault((guarded.name, str(number)), guarded)
 
-    def choose(choice: DrafterChoice) -> GuardedDrafter | None:
+    def choose(choice: DrafterChoice) -> Rider | None:
         return table[choice.name]
 
     order = Order(
@@ -153,7 +154,7 @@ def answer(
         detail=detail,
     )
     say: Callable = events.append if events is not None else lambda event: None
-    return Answer(order, talk, Policy(), choose, say).run(control or Still())
+    return Answer(order, talk, policy or Policy(), choose, say).run(control or Still())
 
 
 # ---------------------------------------------------------------------------------------------------- drafters

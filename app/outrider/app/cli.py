@@ -23,7 +23,7 @@ COMMANDS = {
     "chat": "Chat in the terminal; `outrider` alone does the same.",
     "run": "Answer PROMPT on stdout and end.",
     "models": "Local and catalogue models: list, pull, show, rm.",
-    "drafters": "Drafters, the methods that guess ahead: list.",
+    "drafters": "Drafters, the methods that guess ahead: list, show, test.",
     "bench": "Measure tokens per second with and without each drafter.",
     "plugins": "Packages that bring drafters: list, install, remove.",
     "doctor": "Look at terminal, folders, plugins, engine and GPU: what is wrong and how to mend it.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,6 +58,20 @@ def _biases(_context: click.Context, _parameter: click.Parameter, values: tuple[
     return biases
 
 
+def _settings(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE, where a value that is JSON (8, 0.5, true) is read as such."""
+    found: dict[str, Any] = {}
+    for value in values:
+        name, equals, told = value.partition("=")
+        if not equals or not name.strip():
+            raise WrongUsage(f"--drafter-option must be NAME=VALUE, such as tree=chain, not {value!r}.")
+        try:
+            found[name.strip()] = json.loads(told)
+        except ValueError:
+            found[name.strip()] = told
+    return found
+
+
 _POSITIVE = click.IntRange(min=1)
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "model": click.option(
@@ -82,7 +97,14 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "weights",
         metavar="PATH|HUB_ID",
         callback=_name,
-        help="Weights for the drafter, for example a small model for draft_model.",
+        help="Weights for the drafter: a folder, a hub id (with @REVISION), or the name of a published drafter.",
+    ),
+    "drafter_option": click.option(
+        "--drafter-option",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_settings,
+        help="A setting of the drafter's own, such as tree=chain or corpus=notes.txt; may be given more than once.",
     ),
     "draft_tokens": click.option(
         "--draft-tokens",
@@ -225,7 +247,12 @@ def _fold(picked: dict[str, Any]) -> EngineOptions:
         raise WrongUsage("--drafter-weights needs a drafter, but --drafter is none.", "Try --drafter draft_model.")
     return EngineOptions(
         model=ModelChoice(**{name: picked[name] for name in ModelChoice.__struct_fields__}),
-        drafter=DrafterChoice(name=picked["drafter"], weights=picked["weights"], tokens=picked["draft_tokens"]),
+        drafter=DrafterChoice(
+            name=picked["drafter"],
+            weights=picked["weights"],
+            tokens=picked["draft_tokens"],
+            options=picked["drafter_option"],
+        ),
         sampling=sampling,
         system=picked.get("system"),
         rule=picked.get("rule", "match"),

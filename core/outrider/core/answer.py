@@ -17,7 +17,7 @@ from .errors import OutriderError, UsageError
 from .noise import Noise
 from .policy import LADDER, Policy
 from .protocol import DrafterChoice, Kind, Progress, RejectedToken, Report, Step, Timing, Token
-from .registry import GuardedDrafter
+from .registry import Rider
 from .rounds import Round, Rounds
 from .sample import Sampler, Settings
 from .target.model import SLACK, TargetModel
@@ -48,7 +48,7 @@ class Conversation:
 
     target: TargetModel
     tokens: list[int] = field(default_factory=list)
-    drafters: dict[tuple[str, str | None], GuardedDrafter] = field(default_factory=dict)
+    drafters: dict[tuple[str, str | None], Rider] = field(default_factory=dict)
 
     def reuse(self, ids: Sequence[int]) -> int:
         """Cut target and drafters to the prefix shared with `ids` (or less of it, where a state cannot be cut there).
@@ -66,7 +66,7 @@ class Conversation:
         self.tokens = list(ids)
         return shared
 
-    def hear(self, drafter: GuardedDrafter | None, end: int, hidden: Tensor | None) -> None:
+    def hear(self, drafter: Rider | None, end: int, hidden: Tensor | None) -> None:
         """Tell a drafter the tokens up to `end` that it has not heard of; `hidden` belongs to the last of them."""
         if drafter is not None and drafter.known < end:
             fresh = torch.tensor(self.tokens[drafter.known : end])
@@ -104,7 +104,7 @@ class Answer:
         order: Order,
         talk: Conversation,
         policy: Policy,
-        choose: Callable[[DrafterChoice], GuardedDrafter | None],
+        choose: Callable[[DrafterChoice], Rider | None],
         say: Callable[[Step | Progress], None],
     ) -> None:
         self.order, self.talk, self.policy = order, talk, policy
@@ -134,7 +134,7 @@ class Answer:
 
     # ------------------------------------------------------------------ prefill
 
-    def _prefill(self, drafter: GuardedDrafter | None, control: Control) -> bool:
+    def _prefill(self, drafter: Rider | None, control: Control) -> bool:
         began = time.perf_counter()
         talk, ids = self.talk, self.order.ids
         shared = talk.reuse(ids)
@@ -171,7 +171,7 @@ class Answer:
 
     # ------------------------------------------------------------------ decode
 
-    def _decode(self, drafter: GuardedDrafter | None, control: Control) -> None:
+    def _decode(self, drafter: Rider | None, control: Control) -> None:
         rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, self.order.rule)
         context = self.talk.target.context
         while self.emitter.finish is None:
@@ -188,19 +188,19 @@ class Answer:
             began = time.perf_counter()
             asked = self._budget(drafter, room)
             done = rounds.run(drafter, asked)
-            self._count(done, asked, drafter.name if drafter is not None else None)
+            self._count(done, asked, drafter.riding if drafter is not None else None)
             self._emit(done, began)
 
-    def _budget(self, drafter: GuardedDrafter | None, room: int) -> int:
+    def _budget(self, drafter: Rider | None, room: int) -> int:
         """Draft tokens for this round: the last emitted token needs none, and none may pass the context."""
         if drafter is None:
             return 0
         most = min(self.emitter.left(room) - 1, drafter.shape.nodes, SLACK - 1)
         if self._choice.tokens is None:
             most = min(most, LADDER[-1])
-        return self.policy.budget(drafter.name, most, pinned=self._choice.tokens, park=self._choice.name == "auto")
+        return self.policy.budget(drafter.parts, most, pinned=self._choice.tokens, park=self._choice.name == "auto")
 
-    def _switch(self, drafter: GuardedDrafter | None, control: Control) -> GuardedDrafter | None:
+    def _switch(self, drafter: Rider | None, control: Control) -> Rider | None:
         """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
         choice = control.switched()
         if choice is None:

@@ -140,6 +140,11 @@ class Target(Protocol):
     dtype: torch.dtype
     device: torch.device
 
+    @property
+    def trees(self) -> bool:
+        """Whether a pass may verify a tree; else only the line of its first children is verified."""
+        ...
+
     def embed(self, ids: Tensor) -> Tensor:
         """[n] -> [n, d] with the target's own embedding scale."""
         ...
@@ -222,7 +227,9 @@ class Method(Protocol):
     """What an entry point names: a class without arguments or an instance.
 
     A method that takes weights may also have `check(model, weights) -> Match`: how well the weights at that path or of
-    that name fit, from their config alone.
+    that name fit, from their config alone. Where the files leave open how they are to be read, it may have
+    `readings(match) -> sequence of mappings`: options for `load`, one set for each reading, the likeliest first.
+    `outrider drafters test` tries all of them and names the one that gets more accepted.
     """
 
     api: int

@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import torch
 
-from . import registry
+from . import finding, registry
 from .answer import Answer, Control, Order
+from .composite import Composite
 from .errors import DrafterError, UsageError
 from .loading import Model, open_model
 from .noise import fresh_seed
-from .protocol import DrafterChoice, DrafterRow, Generate, ModelChoice, Notice, Progress, Report, Step
+from .protocol import DrafterChoice, Generate, ModelChoice, Notice, Progress, Report, Step
 from .sample import fill
 from .target.model import SLACK
 from .text import thinking
@@ -102,8 +103,11 @@ class Engine:
 
         self._tell_deaf(model, request, prompt, say)
 
-        def choose(choice: DrafterChoice) -> registry.GuardedDrafter | None:
-            return self.drafter(model, choice, lambda text: say(Notice(text, request.id)))
+        def choose(choice: DrafterChoice) -> registry.Rider | None:
+            def bring(phase: str, done: float, total: float, note: str) -> None:
+                say(Progress(request.id, phase, done, total, "bytes", note))
+
+            return self.drafter(model, choice, lambda text: say(Notice(text, request.id)), bring, control.cancelled)
 
         return Answer(order, model.talk, model.policy, choose, say).run(control)
 
@@ -161,32 +165,70 @@ class Engine:
             say(Notice(f"The chat template of {request.model.model} has no switch for thinking.", request.id, "info"))
 
     def drafter(
-        self, model: Model, choice: DrafterChoice, report: Callable[[str], None]
-    ) -> registry.GuardedDrafter | None:
-        """The loaded drafter of `choice`, None for plain decoding. Raises DrafterError if an explicit choice cannot ride.
+        self,
+        model: Model,
+        choice: DrafterChoice,
+        report: Callable[[str], None],
+        bring: Callable[[str, int, int, str], None] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> registry.Rider | None:
+        """The loaded drafter of `choice`, None for plain decoding. Weights that are not here are brought, told to `bring`.
 
-        `auto` never fails: it falls back to plain decoding and says why.
+        Raises DrafterError if an explicit choice cannot ride, and what bringing weights raises. `auto` without weights
+        never fails: it falls back to plain decoding and says why.
         """
-        name = choice.name.replace("-", "_")
-        automatic = name == "auto"
-        if automatic:
-            name = _automatic(model.rows, choice.weights)
-        if name == "none":
-            return None
-        key = (name, choice.weights)
-        known = model.talk.drafters.get(key)
-        if known is not None and not known.failed:
-            return known
+        automatic = choice.name == "auto"
         try:
-            drafter = registry.load(name, model.talk.target, {"weights": choice.weights}, report)
+            names, weights = self._riders(model, choice, bring, cancelled)
+            if not names:
+                return None
+            key = ("+".join((*names, *(f"{name}={value}" for name, value in choice.options.items()))), weights)
+            known = model.talk.drafters.get(key)
+            if known is not None and not known.failed:
+                return known
+            told = {"weights": weights, **choice.options}
+            parts = [self._part(model, name, told if name == names[-1] else {}, report) for name in names]
         except DrafterError as error:
-            if not automatic:
+            if not automatic or choice.weights is not None:
                 raise
             report(f"{error.message} Decoding plainly instead.")
             return None
+        drafter = parts[0] if len(parts) == 1 else Composite(parts[0], parts[1], model.policy)
         model.talk.drafters[key] = drafter
         drafter.reset()
         return drafter
+
+    def _riders(
+        self,
+        model: Model,
+        choice: DrafterChoice,
+        bring: Callable[[str, int, int, str], None] | None,
+        cancelled: Callable[[], bool] | None,
+    ) -> tuple[tuple[str, ...], str | None]:
+        """Names of the methods that ride, cheap one first where two do, and the path of their weights."""
+        name, info = choice.name.replace("-", "_"), model.talk.target.info
+        if name == "none":
+            return (), None
+        weights = str(resolve(choice.weights, bring, cancelled)) if choice.weights else None
+        if name not in ("auto", "composite"):
+            return (name,), weights
+        names = finding.automatic(model.rows)
+        if weights is not None:
+            made = finding.accepting(info, weights)
+            names = (*(cheap for cheap in names[:1] if cheap != made), made)
+        elif name == "composite" and len(names) < 2:
+            raise DrafterError(
+                "A composite needs a drafter with weights beside a cheap one, and none fits this model.",
+                "Name its weights with --drafter-weights, or use --drafter auto.",
+            )
+        return names, weights
+
+    def _part(
+        self, model: Model, name: str, options: dict[str, Any], report: Callable[[str], None]
+    ) -> registry.GuardedDrafter:
+        target = model.talk.target
+        found = options.get("weights") or finding.weights_for(name, target.info)
+        return registry.load(name, target, {**options, "weights": found}, report)
 
 
 def _switches(template: ChatTemplate, request: Generate) -> dict[str, Any]:
@@ -202,14 +244,3 @@ def _check(request: Generate) -> None:
     tokens = request.drafter.tokens
     if tokens is not None and not 1 <= tokens < SLACK:
         raise UsageError(f"--draft-tokens must be from 1 to {SLACK - 1}, not {tokens}.", "8 is a good start.")
-
-
-def _automatic(rows: list[DrafterRow], weights: str | None) -> str:
-    """Weights given: the first method that waits for some; else the best fit that is usable now, our own first."""
-    order = ("exact", "family", "any")
-    if weights is not None:
-        waiting = [row.name for row in rows if row.fit in order and not row.usable]
-        return waiting[0] if waiting else "none"
-    usable = [row for row in rows if row.usable and row.fit in order]
-    usable.sort(key=lambda row: (order.index(row.fit), not row.trusted, row.name))
-    return usable[0].name if usable else "none"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from . import registry
+from . import finding
 from .answer import Conversation
 from .drafting import ModelInfo
 from .errors import Cancelled, ModelError
@@ -84,7 +84,7 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     own = Sampling(
         temperature=generation.get("temperature"), top_k=generation.get("top_k"), top_p=generation.get("top_p")
     )
-    rows_of_drafters = registry.survey(target.info)
+    rows_of_drafters = finding.near(target.info)
     loaded = _loaded(choice, target, tokenizer, own, rows_of_drafters)
     loaded.phases = clock.phases
     return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -103,8 +104,17 @@ class Policy:
         """A pass of `rows` rows was measured at load."""
         self._passes.setdefault(rows, _Mean()).add(seconds)
 
-    def budget(self, name: str, most: int, *, pinned: int | None = None, park: bool = True) -> int:
-        """Draft tokens for the next round of drafter `name`, at most `most`; 0 = a plain pass.
+    def best(self, name: str, most: int) -> tuple[int, float]:
+        """The draft length with the best rate for a drafter, at most `most`, and that rate over plain decoding's."""
+        return self._best(self._arms.setdefault(name, _Arm()), most)
+
+    def gain(self, name: str, length: int) -> float:
+        """The rate of drafts of that length over plain decoding's."""
+        *_, (_, found) = self._gains(self._arms.setdefault(name, _Arm()), length)
+        return found
+
+    def budget(self, names: Sequence[str], most: int, *, pinned: int | None = None, park: bool = True) -> int:
+        """Draft tokens for the next round of a drafter, or of several that compete, at most `most`; 0 = a plain pass.
 
         `pinned` is the user's own length and is taken as it is; without `park` a losing drafter rides on.
         """
@@ -114,9 +124,10 @@ class Policy:
             return min(pinned, most)
         if 1 not in self._passes or self._plain_due():
             return 0
-        arm = self._arms.setdefault(name, _Arm())
-        best, gain = self._best(arm, most)
-        if not park or arm.rounds < 4 or gain >= MARGIN:
+        chances = [(*self.best(name, most), self._arms[name]) for name in names]
+        best = max(length for length, _, _ in chances)
+        arm = max(chances, key=lambda chance: chance[1])[2]
+        if not park or any(some.rounds < 4 or gain >= MARGIN for _, gain, some in chances):
             arm.gap, arm.wait = PROBE_FIRST, 0
             return best
         arm.wait += 1
@@ -148,19 +159,18 @@ class Policy:
         return self.plain.n < 8 + (self._drafted - 128) // 256
 
     def _best(self, arm: _Arm, most: int) -> tuple[int, float]:
-        """The length with the best rate and its rate over that of plain decoding."""
+        """The length with the best rate and its rate over that of plain decoding; shorter of equal ones."""
+        chances = [(k, gain) for k, gain in self._gains(arm, most) if k in LADDER or k == most]
+        return max(chances, key=lambda chance: chance[1])
+
+    def _gains(self, arm: _Arm, most: int) -> Iterator[tuple[int, float]]:
+        """Every length up to `most` with its rate over that of plain decoding."""
         plain = self._cost(1)
         survival, expected = 1.0, 1.0
-        best, top = 1, 0.0
         for k in range(1, most + 1):
             survival *= arm.rate(k - 1)
             expected += survival
-            if k not in LADDER and k != most:
-                continue
-            gain = expected * plain / (self._cost(k + 1) + arm.per_draft.value)
-            if gain > top:
-                best, top = k, gain
-        return best, top
+            yield k, expected * plain / (self._cost(k + 1) + arm.per_draft.value)
 
     def _cost(self, rows: int) -> float:
         """Seconds of a pass of `rows`: measured, or between the nearest measured ones, never less than fewer rows cost."""

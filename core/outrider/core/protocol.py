@@ -8,17 +8,20 @@ frame's name under `type`.
 from __future__ import annotations
 
 import math
-import struct
 from typing import Any, Literal
 
 import msgspec
 
+from .wire import ProtocolError as ProtocolError  # the whole language of the pipes is found here
+from .wire import Unpacker as Unpacker
+from .wire import pack as pack
+
 VERSION = 1
-MAX_FRAME = 256 << 20  # bytes; a longer length means the stream is out of step
 
 Kind = Literal["A", "C", "B", "P"]  # accepted draft, correction, bonus, plain
 Rule = Literal["match", "rejection", "typical"]  # the last one is lossy
 Finish = Literal["stop", "length", "cancelled", "error"]
+Where = Literal["", "given", "checkpoint", "beside", "library", "catalogue", "train"]  # where a drafter's weights are
 
 
 class Frame(msgspec.Struct, tag=True, omit_defaults=True, kw_only=True):
@@ -97,6 +100,7 @@ class DrafterChoice(msgspec.Struct, omit_defaults=True, kw_only=True, frozen=Tru
     name: str = "auto"
     weights: str | None = None
     tokens: int | None = None
+    options: dict[str, Any] = {}  # the method's own settings
 
 
 class Token(msgspec.Struct, omit_defaults=True):
@@ -168,6 +172,7 @@ class KnownDrafter(msgspec.Struct, kw_only=True):
     nbytes: int = 0  # 0: not known
     about: bool = False  # the size is rounded
     note: str = ""
+    path: str | None = None  # where it lies on this machine, None = not here
 
 
 class MemoryPlan(msgspec.Struct, kw_only=True):
@@ -233,6 +238,9 @@ class DrafterRow(msgspec.Struct, omit_defaults=True, kw_only=True):
     weights: str | None = None
     trusted: bool = False  # its `probs` are honoured
     usable: bool = False  # can be chosen now, as it is
+    gain: float = 1.0  # tokens for each pass that its method expects, until measured
+    where: Where = ""  # of its weights; "": it needs none
+    known: list[KnownDrafter] = []  # published ones for this model
 
 
 class Loaded(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -342,6 +350,17 @@ class Drafters(Request):
     weights: str | None = None
 
 
+class DrafterTest(Request):
+    """A drafter on prompts against plain decoding, or with `conformance` the contract's checks. Result: a dict, as
+    `outrider drafters test --json` writes it."""
+
+    model: ModelChoice
+    prompts: list[BenchPrompt]
+    drafter: DrafterChoice = DrafterChoice()
+    limit: int = 64  # tokens of an answer
+    conformance: bool = False
+
+
 class Bench(Request):
     """Every drafter on the same prompts, back to back. Result: a dict, as `outrider bench --json` writes it."""
 
@@ -436,52 +455,10 @@ class Failed(Event):
     trace: str = ""  # for --debug
 
 
-AnyRequest = Load | Generate | Cancel | SetDrafter | Models | Pull | Remove | Drafters | Bench | Doctor | Quit
+AnyRequest = (
+    Load | Generate | Cancel | SetDrafter | Models | Pull | Remove | Drafters | DrafterTest | Bench | Doctor | Quit
+)
 AnyEvent = Hello | Progress | Notice | Step | Done | Result | Failed
-
-
-# ---------------------------------------------------------------------------------------------------- wire
-
-
-class ProtocolError(Exception):
-    """The other side sent something that is not a frame."""
-
-
-_encoder = msgspec.msgpack.Encoder()
-_HEAD = struct.Struct("<I")
-
-
-def pack(frame: Frame) -> bytes:
-    """One frame as it travels: length, then msgpack."""
-    body = _encoder.encode(frame)
-    return _HEAD.pack(len(body)) + body
-
-
-class Unpacker:
-    """Turns bytes, in whatever pieces they come, back into frames. `Unpacker(AnyEvent)` for a client."""
-
-    def __init__(self, frames: Any) -> None:
-        self._decoder = msgspec.msgpack.Decoder(frames)
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[Any]:
-        """Frames completed by `data`, in order. Raises ProtocolError for a stream that is out of step."""
-        self._buffer += data
-        frames = []
-        while len(self._buffer) >= _HEAD.size:
-            (size,) = _HEAD.unpack_from(self._buffer)
-            if size > MAX_FRAME:
-                raise ProtocolError(f"a frame of {size} bytes: something else was written into the pipe")
-            end = _HEAD.size + size
-            if len(self._buffer) < end:
-                break
-            body = bytes(self._buffer[_HEAD.size : end])
-            del self._buffer[:end]
-            try:
-                frames.append(self._decoder.decode(body))
-            except msgspec.MsgspecError as error:
-                raise ProtocolError(f"a frame that is none of ours: {error}") from error
-        return frames
 
 
 def plain(value: Any) -> Any:

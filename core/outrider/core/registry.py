@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .drafting import API, Context, Draft, Drafter, Fit, Match, Method, ModelInfo, Shape, Step, Target
-from .errors import DrafterError, OutriderError
+from .drafting import API, Context, Draft, Drafter, Fit, Match, Method, ModelInfo, Needs, Shape, Step, Target
+from .errors import DrafterError, ModelError, OutriderError
 from .protocol import DrafterRow
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 GROUP = "outrider.drafters"
 OURS = "outrider"  # methods of this distribution are trusted with `probs`
+FITS = ("exact", "family", "any", "no", "broken")  # of rows, best first
 
 T = TypeVar("T")
 
@@ -96,40 +97,129 @@ def match(entry: Entry, info: ModelInfo, weights: str | None = None) -> Match:
     return answer
 
 
+def takes_weights(entry: Entry) -> bool:
+    """Whether a method judges weights that are given to it. Raises DrafterError if it cannot be imported."""
+    return getattr(method(entry), "check", None) is not None
+
+
+def row(entry: Entry, info: ModelInfo, weights: str | None = None) -> DrafterRow:
+    """How a method, or `weights` with it, fits `info`; a broken plugin is a row that says so, weights of no use fit not."""
+    made = DrafterRow(name=entry.name, distribution=entry.distribution, version=entry.version, trusted=entry.trusted)
+    try:
+        answer = match(entry, info, weights)
+    except OutriderError as error:
+        made.fit = "no" if weights is not None and isinstance(error, ModelError) else "broken"
+        made.reason = error.message
+        return made
+    made.fit = answer.fit.name.lower()  # type: ignore[assignment]  # the enum and the literal share their words
+    made.reason, made.nbytes, made.weights = answer.reason, answer.nbytes, answer.weights
+    made.usable, made.gain = answer.fit > Fit.NO and answer.ready, answer.gain
+    return made
+
+
 def survey(info: ModelInfo, weights: str | None = None) -> list[DrafterRow]:
-    """Every method with how it, or `weights` with it, fits `info`, best first; a broken plugin is a row that says so."""
-    rows = []
-    for entry in entries():
-        row = DrafterRow(name=entry.name, distribution=entry.distribution, version=entry.version, trusted=entry.trusted)
-        try:
-            answer = match(entry, info, weights)
-        except OutriderError as error:
-            row.fit, row.reason = "broken", error.message
-        else:
-            row.fit = answer.fit.name.lower()  # type: ignore[assignment]  # the enum and the literal share their words
-            row.reason, row.nbytes, row.weights = answer.reason, answer.nbytes, answer.weights
-            row.usable = answer.fit > Fit.NO and answer.ready
-        rows.append(row)
-    order = ("exact", "family", "any", "no", "broken")
-    return sorted(rows, key=lambda row: (order.index(row.fit), row.name))
+    """Every method with how it, or `weights` with it, fits `info`, best first."""
+    rows = [row(entry, info, weights) for entry in entries()]
+    return sorted(rows, key=lambda one: (FITS.index(one.fit), one.name))
 
 
 def load(name: str, target: Target, options: Mapping[str, object], report: Callable[[str], None]) -> GuardedDrafter:
     """Load a drafter by method name. Raises DrafterError if it is unknown, does not fit, or fails to load."""
+    return GuardedDrafter(name, build(name, target, options), trusted(name), report)
+
+
+def build(name: str, target: Target, options: Mapping[str, object]) -> Drafter:
+    """A drafter by method name, not guarded. Raises as `load`."""
+    entry = _entry(name)
+    answer = _fitting(entry, target.info, options.get("weights"))
+    return _guarded(f"Loading the drafter {name}", lambda: method(entry).load(target, answer, options))
+
+
+def readings(name: str, info: ModelInfo, weights: str | None) -> list[Mapping[str, object]]:
+    """The options under which a method would read its files, at least one set. Raises as `load`."""
+    entry = _entry(name)
+    answer = _fitting(entry, info, weights)
+    offer = getattr(method(entry), "readings", None)
+    found = _guarded(f"Asking the drafter {name} for readings", lambda: list(offer(answer))) if offer else []
+    return found or [{}]
+
+
+def trusted(name: str) -> bool:
+    """Whether the `probs` of a method are honoured. Raises DrafterError if there is none of that name."""
+    return _entry(name).trusted
+
+
+def _entry(name: str) -> Entry:
     known = {entry.name: entry for entry in entries()}
-    entry = known.get(name)
-    if entry is None:
+    if name not in known:
         raise DrafterError(
             f"There is no drafter {name!r}; there are: auto, none, {', '.join(known)}.", "See `outrider drafters list`."
         )
-    weights = options.get("weights")
-    answer = match(entry, target.info, str(weights) if weights else None)
+    return known[name]
+
+
+def _fitting(entry: Entry, info: ModelInfo, weights: object) -> Match:
+    """How a method fits a target. Raises DrafterError if it does not, or is not ready."""
+    answer = match(entry, info, str(weights) if weights else None)
     if answer.fit == Fit.NO:
-        raise DrafterError(f"The drafter {name} does not fit: {answer.reason}.", "See `outrider drafters list`.")
+        raise DrafterError(f"The drafter {entry.name} does not fit: {answer.reason}.", "See `outrider drafters list`.")
     if not answer.ready:
-        raise DrafterError(f"The drafter {name} {answer.reason}.", "See `outrider drafters list`.")
-    loaded = _guarded(f"Loading the drafter {name}", lambda: method(entry).load(target, answer, options))
-    return GuardedDrafter(name, loaded, entry.trusted, report)
+        raise DrafterError(f"The drafter {entry.name} {answer.reason}.", "See `outrider drafters list`.")
+    return answer
+
+
+class Rider(Protocol):
+    """What rides along: one guarded drafter, or several that compete. Nothing of it raises."""
+
+    name: str
+    known: int  # tokens it has been told of
+    trusted: bool
+    device: bool
+    needs: Needs
+    shape: Shape
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has been switched off."""
+        ...
+
+    @property
+    def riding(self) -> str:
+        """Who made the last draft."""
+        ...
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All that may draft."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        ...
+
+    def advance(self, step: Step) -> None:
+        """Hear what became true."""
+        ...
+
+    def rewind(self, length: int) -> None:
+        """Cut to `length` tokens."""
+        ...
+
+    def propose(self, context: Context, vocab: int) -> Draft | None:
+        """A checked draft, or None."""
+        ...
+
+    def propose_device(self, nodes: int) -> Tensor | None:
+        """Device form of `propose`."""
+        ...
+
+    def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
+        """Device form of `advance`."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
 
 
 class GuardedDrafter:
@@ -141,13 +231,28 @@ class GuardedDrafter:
     def __init__(self, name: str, drafter: Drafter, trusted: bool, report: Callable[[str], None]) -> None:
         self.name = name
         self.trusted = trusted
-        self.failed = False
+        self._failed = False
         self.known = 0  # tokens it has been told of
         self._drafter = drafter
         self._report = report
         self.needs = drafter.needs
         self.shape: Shape = drafter.shape
         self.device = bool(getattr(drafter, "device", False))
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has been switched off."""
+        return self._failed
+
+    @property
+    def riding(self) -> str:
+        """Itself."""
+        return self.name
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Itself."""
+        return (self.name,)
 
     def reset(self) -> None:
         """Forget the conversation."""
@@ -170,7 +275,7 @@ class GuardedDrafter:
         draft = self._call("propose", lambda: self._drafter.propose(context))
         if draft is None or self.failed:
             return None
-        problem = self._call("propose", lambda: _problem(draft, context.nodes, self.shape, vocab))
+        problem = self._call("propose", lambda: flaw(draft, context.nodes, self.shape, vocab))
         if problem:
             self._fail(f"proposed {problem}")
         if self.failed or draft.tokens.shape[0] == 0:
@@ -187,7 +292,7 @@ class GuardedDrafter:
 
     def close(self) -> None:
         """Free what it holds."""
-        drafter, self.failed = self._drafter, True
+        drafter, self._failed = self._drafter, True
         try:
             drafter.close()
         except Exception as error:  # noqa: BLE001 - same isolation; closing is the last thing it is asked
@@ -203,12 +308,12 @@ class GuardedDrafter:
             return None
 
     def _fail(self, what: str) -> None:
-        self.failed = True
+        self._failed = True
         self._report(f"The drafter {self.name} {what}. It is switched off; the answer goes on without it.")
         self.close()
 
 
-def _problem(draft: Draft, budget: int, shape: Shape, vocab: int) -> str | None:
+def flaw(draft: Draft, budget: int, shape: Shape, vocab: int) -> str | None:
     """What is wrong with a draft, as the end of a sentence; None if nothing is."""
     tokens = draft.tokens
     n = tokens.shape[0] if tokens.ndim == 1 else -1

@@ -15,7 +15,7 @@ from torch import Tensor
 from . import accept
 from .accept import Guess
 from .drafting import Context, Draft, Step
-from .registry import GuardedDrafter
+from .registry import Rider
 from .sample import Sampler
 from .target.model import TargetModel
 
@@ -59,7 +59,7 @@ class Rounds:
         self.sampler = sampler
         self.rule = rule
 
-    def run(self, drafter: GuardedDrafter | None, budget: int) -> Round:
+    def run(self, drafter: Rider | None, budget: int) -> Round:
         """One round with at most `budget` draft tokens; 0 or no drafter is a plain pass."""
         if drafter is not None and drafter.device and budget > 0 and self.rule == "match" and not drafter.failed:
             return self._device_round(drafter, budget)
@@ -67,12 +67,13 @@ class Rounds:
         draft = self._propose(drafter, budget)
         drafted = time.perf_counter()
         guess, nodes = guess_of(draft, self.target.trees)
-        done = self._verify(drafter, guess, nodes)
+        total = 0 if draft is None else draft.tokens.shape[0]
+        done = self._verify(drafter, guess, (nodes, total))
         ended = time.perf_counter()
         done.draft_s, done.verify_s, done.total_s = drafted - began, done.verify_s - drafted, ended - began
         return done
 
-    def context(self, drafter: GuardedDrafter, budget: int) -> Context:
+    def context(self, drafter: Rider, budget: int) -> Context:
         """What a drafter sees of this round."""
         return Context(
             tokens=self.tokens,
@@ -83,19 +84,20 @@ class Rounds:
             rng=self.sampler.noise.draft_stream,
         )
 
-    def _propose(self, drafter: GuardedDrafter | None, budget: int) -> Draft | None:
+    def _propose(self, drafter: Rider | None, budget: int) -> Draft | None:
         if drafter is None or budget <= 0 or drafter.failed:
             return None
         return drafter.propose(self.context(drafter, budget), self.target.vocab)
 
-    def _verify(self, drafter: GuardedDrafter | None, guess: Guess, nodes: list[int]) -> Round:
+    def _verify(self, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int]) -> Round:
+        nodes, total = verified
         start = len(self.tokens) - 1  # position of the root
         listening = drafter is not None and not drafter.failed
         states = drafter.needs.hidden if drafter is not None and listening else ()
         parents = None if guess.line else guess.parents
         result = self.target.forward([self.tokens[-1], *guess.tokens], states=states, parents=parents)
         verdict = self._accept(result.logits, guess, drafter)
-        verified = time.perf_counter()
+        ended = time.perf_counter()
         rows = [0, *(node + 1 for node in verdict.path)]
         fresh = [*guess.names(verdict.path), verdict.token]
         self.target.commit(start + len(rows), rows)
@@ -103,20 +105,20 @@ class Rounds:
         if drafter is not None and listening:
             hidden = result.hidden[rows] if result.hidden is not None else None
             path = torch.tensor([nodes[node] for node in verdict.path], dtype=torch.int64)
-            drafter.advance(Step(start + 1, torch.tensor(fresh), path, hidden, _spread(verdict.choices, nodes)))
+            drafter.advance(Step(start + 1, torch.tensor(fresh), path, hidden, _spread(verdict.choices, nodes, total)))
         return Round(
             tokens=fresh,
             kinds=kinds(guess, verdict.path),
             proposed=len(guess),
             accepted=verdict.accepted,
-            drafter=drafter.name if drafter is not None and len(guess) else "none",
+            drafter=drafter.riding if drafter is not None and len(guess) else "none",
             guess=guess,
             path=verdict.path,
             logits=result.logits,
-            verify_s=verified,
+            verify_s=ended,
         )
 
-    def _accept(self, logits: Tensor, guess: Guess, drafter: GuardedDrafter | None) -> accept.Verdict:
+    def _accept(self, logits: Tensor, guess: Guess, drafter: Rider | None) -> accept.Verdict:
         position = len(self.tokens)
         if self.rule == "rejection":
             return accept.rejection(logits, guess, self.sampler, position, self.sampler.noise)
@@ -125,7 +127,7 @@ class Rounds:
         wanted = drafter is not None and drafter.needs.choices
         return accept.match(logits, guess, self.sampler, position, choices=wanted)
 
-    def _device_round(self, drafter: GuardedDrafter, budget: int) -> Round:
+    def _device_round(self, drafter: Rider, budget: int) -> Round:
         """The device form: fixed width, accepted count as a tensor, the host reads once at the end."""
         began = time.perf_counter()
         nodes = min(budget, drafter.shape.nodes)
@@ -157,7 +159,7 @@ class Rounds:
             kinds=kinds(guess, range(count)),
             proposed=nodes,
             accepted=count,
-            drafter=drafter.name,
+            drafter=drafter.riding,
             guess=guess,
             path=list(range(count)),
             logits=result.logits,
@@ -185,11 +187,11 @@ def guess_of(draft: Draft | None, trees: bool) -> tuple[Guess, list[int]]:
     return Guess([tokens[node] for node in nodes], None, probs), nodes
 
 
-def _spread(choices: Tensor | None, nodes: list[int]) -> Tensor | None:
-    """Choices of the verified rows as choices of the whole draft; -1 where a node was not verified."""
-    if choices is None or nodes == list(range(len(nodes))):
+def _spread(choices: Tensor | None, nodes: list[int], total: int) -> Tensor | None:
+    """Choices of the verified rows as choices of the whole draft [1 + total]; -1 where a node was not verified."""
+    if choices is None or len(nodes) == total:
         return choices
-    whole = torch.full((nodes[-1] + 2,), -1, dtype=torch.int64)
+    whole = torch.full((total + 1,), -1, dtype=torch.int64)
     whole[0] = choices[0]
     whole[torch.tensor(nodes) + 1] = choices[1:]
     return whole

@@ -191,14 +191,21 @@ class Service:
         return protocol.Result(request=request.id, data=protocol.plain(library.remove(request.name)))
 
     def _drafters(self, request: protocol.Drafters) -> protocol.Event:
-        from outrider.core import registry
+        from outrider.core import finding
         from outrider.core.weights.checkpoint import describe
         from outrider.core.weights.library import resolve
 
-        path = resolve(request.model.model, self._bytes(request.id), self.cancelled(request.id))
-        return protocol.Result(
-            request=request.id, data=protocol.plain(registry.survey(describe(path), request.weights))
-        )
+        tell, cancelled = self._bytes(request.id), self.cancelled(request.id)
+        model = describe(resolve(request.model.model, tell, cancelled))
+        weights = str(resolve(request.weights, tell, cancelled)) if request.weights else None
+        rows = finding.survey(model, request.model.model, weights)
+        return protocol.Result(request=request.id, data=protocol.plain(rows))
+
+    def _drafter_test(self, request: protocol.DrafterTest) -> protocol.Event:
+        from outrider.core.trial import run
+
+        data = run(self.engine, request, self.send, self.cancelled(request.id))
+        return protocol.Result(request=request.id, data=data)
 
     def _bench(self, request: protocol.Bench) -> protocol.Event:
         from outrider.core.bench import run
@@ -267,6 +274,7 @@ _JOBS: dict[type, Callable[[Service, Any], protocol.Event]] = {
     protocol.Pull: Service._pull,
     protocol.Remove: Service._remove,
     protocol.Drafters: Service._drafters,
+    protocol.DrafterTest: Service._drafter_test,
     protocol.Bench: Service._bench,
     protocol.Doctor: Service._doctor,
 }

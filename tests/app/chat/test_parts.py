@@ -195,6 +195,7 @@ def test_summary_says_what_a_reader_wants() -> None:
     assert "1.7×" in summary(fast)
     plain = report("x", proposed=0, accepted=0, drafters={"none": 23}, passes=0, tokens_per_second=0.0)
     assert summary(plain) == ["no drafting", "1.9 s"]
+    assert summary(report("x", rule="typical"))[0] == "lossy: typical acceptance"
     assert mean_per_pass(plain) is None and main_drafter(plain) == "none"
     assert speed(4.26) == "4.3 tok/s" and [size(n) for n in (5, 98_362_432, 1_200)] == ["5 B", "98 MB", "1.2 kB"]
 

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -33,7 +34,22 @@ DRAFTERS = [
     p.DrafterRow(name="draft_model", distribution="outrider", fit="no", reason="needs --drafter-weights", nbytes=9),
     p.DrafterRow(name="boom", distribution="boom", version="1", fit="broken", reason="ImportError: \x1b[2Jno"),
 ]
+KNOWN = [
+    p.KnownDrafter(method="eagle", repo="org/eagle", license="MIT", nbytes=800_000_000, about=True, note="3 layers"),
+    p.KnownDrafter(method="eagle", repo="org/here", path="/models/org--here"),
+    p.KnownDrafter(method="eagle", note="in the target's own files"),
+]
+PUBLISHED = p.DrafterRow(
+    name="eagle", distribution="outrider", fit="exact", reason="needs a draft", where="catalogue", known=KNOWN
+)
 WORDS = {"escape": ["Blue", " \x1b[31msky", "\x9b2J", "\r\x7f é\ttab", "\nend"], "no answer": []}
+TRIAL: dict[str, Any] = {
+    "reading": {"states": "boundary"},
+    **{"prompts": 2, "tokens": 64, "passes": 40, "rounds": 20, "proposed": 60, "accepted": 30},
+    **{"reached": [20, 10], "depths": [0.75, 0.5], "mean_accepted": 1.5, "tokens_per_pass": 1.55},
+    **{"draft_ms": 1.25, "verify_ms": 9.0, "plain_ms": 8.0, "same_text": 1, "problem": ""},
+    "differences": [{"prompt": "chat-tides", "token": 11, "gap": 0.001}],
+}
 KINDS: tuple[p.Kind, ...] = ("P", "A", "B", "C")
 
 
@@ -175,7 +191,22 @@ class Fake:
         self.one_row(request.id, request.name)
 
     def drafters(self, request: p.Drafters) -> None:
-        self.say(p.Result(request=request.id, data=p.plain(DRAFTERS)))
+        rows = [PUBLISHED, *DRAFTERS] if request.model.model == "known" else DRAFTERS
+        self.say(p.Result(request=request.id, data=p.plain(rows)))
+
+    def draftertest(self, request: p.DrafterTest) -> None:
+        name = request.drafter.name
+        data: dict[str, Any] = {"model": request.model.model, "drafter": name, "weights": request.drafter.weights}
+        data |= {"device": "cpu", "dtype": "float32"}
+        self.say(p.Progress(request=request.id, phase="test", done=0, total=1, unit="prompts"))
+        if request.conformance:
+            verdicts = {"greedy": "ok", "no_trace": "failed" if name == "bad" else "refused"}
+            data["checks"] = [{"name": n, "verdict": v, "text": f"It is {v}.\x1b[2J"} for n, v in verdicts.items()]
+        else:
+            trial = TRIAL | {"problem": "It broke." if name == "bad" else ""}
+            other = TRIAL | {"reading": {"states": "output"}, "mean_accepted": 0.5}
+            data |= {"trials": [trial, other] if name == "twofold" else [trial], "best": 0}
+        self.say(p.Result(request=request.id, data=data))
 
     def load(self, request: p.Load) -> None:
         loaded = p.Loaded(

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from outrider.app import cli, options
-from outrider.app.commands import bench, doctor
+from outrider.app.commands import _drafters, bench, doctor
 from outrider.core import protocol
 from outrider.core.protocol import Bench, BenchPrompt
 
@@ -28,7 +28,7 @@ def test_every_command_says_in_the_overview_what_its_help_says(outrider):
 
 def test_every_shared_option_has_a_default_in_its_help(outrider):
     text = " ".join(outrider("run", "--help").out.split())
-    without = {"weights", "stop", "logit_bias"}
+    without = {"weights", "drafter_option", "stop", "logit_bias"}
     assert text.count("[default: ") == len(options._OPTIONS) - len(without)
 
 
@@ -125,7 +125,81 @@ def test_drafters_list(outrider, home):
     assert (request["model"], request["weights"]) == ({"model": "m"}, "w")
     rows = json.loads(outrider("drafters", "list", "--json").out)
     assert [row["usable"] for row in rows] == [True, False, False]
-    assert all(len(row) == 9 for row in rows)
+    assert all(list(row) == list(protocol.DrafterRow.__struct_fields__) for row in rows)
+
+
+def test_drafters_that_were_published_are_told_with_how_to_use_them(outrider):
+    lines = outrider("drafters", "list", "--model", "known").out.splitlines()
+    assert lines[1].split()[:6] == ["eagle", "made", "for", "it", "no", "published"]
+    at = lines.index("Published for this model; --drafter METHOD --drafter-weights REPOSITORY brings and uses one:")
+    assert [line.split() for line in lines[at + 2 :]] == [
+        ["eagle", "org/eagle", "~800", "MB", "MIT,", "3", "layers"],
+        ["eagle", "org/here", "here"],
+    ]
+
+
+def test_reasons_go_below_where_they_do_not_fit_beside():
+    row = protocol.DrafterRow(name="eagle", fit="exact", reason="needs a draft model of its own", where="train")
+    wide = _drafters.table([row], 80).splitlines()
+    assert wide == _drafters.table([row]).splitlines()
+    assert wide[1].endswith("none known  needs a draft model of its own")
+    narrow = _drafters.table([row], 60).splitlines()
+    assert narrow[0].split() == ["NAME", "FIT", "USABLE", "MEMORY", "WEIGHTS"]
+    assert narrow[1:] == ["eagle  made for it  no              none known", "  needs a draft model of its own"]
+
+
+def test_drafters_show(outrider):
+    text = outrider("drafters", "show", "eagle", "--model", "known").out
+    assert "made for it: needs a draft" in text
+    assert "  outrider --model known --drafter eagle --drafter-weights org/here\n" in text
+    assert (
+        "outrider --model m --drafter prompt_lookup\n" in outrider("drafters", "show", "prompt-lookup", "-m", "m").out
+    )
+    assert (
+        json.loads(outrider("drafters", "show", "eagle", "-m", "known", "--json").out)["known"][0]["repo"]
+        == "org/eagle"
+    )
+    done = outrider("drafters", "show", "nonsense")
+    assert done.code == 2
+    assert "there are: boom, draft_model, prompt_lookup" in done.err
+
+
+def test_drafters_test(outrider, home):
+    done = outrider("drafters", "test", "one", "--drafter-weights", "org/w", "--prompts", "3", "--max-tokens", "8")
+    assert done.code == 0
+    (request,) = home.requests("DrafterTest")
+    assert request["drafter"] == {"name": "one", "weights": "org/w"}
+    assert (request["limit"], len({prompt["category"] for prompt in request["prompts"]})) == (8, 3)
+    lines = done.out.splitlines()
+    assert lines[0] == "one (w) on starter · float32 · cpu"
+    assert "1.50 draft tokens a round, 30 of 60 proposed" in lines[2]
+    assert lines[-2:] == ["    1       75%      20", "    2       50%      10"]
+    assert "chat-tides differs from the plain one at token 12, where the two best tokens differ by 0.001" in done.err
+
+
+def test_drafters_test_names_the_better_reading(outrider, home):
+    text = outrider("drafters", "test", "twofold").out
+    assert "With --drafter-option states=boundary (the better one)\n" in text
+    assert "With --drafter-option states=output\n" in text
+    assert json.loads(outrider("drafters", "test", "twofold", "--json").out)["best"] == 0
+    assert outrider("drafters", "test").code == 0
+    assert not home.requests("DrafterTest")[-1].get("drafter")
+
+
+def test_a_drafter_that_breaks_fails_the_test(outrider):
+    done = outrider("drafters", "test", "bad")
+    assert done.code == 1
+    assert "It broke." in done.err
+
+
+def test_conformance_fails_with_the_first_broken_check(outrider):
+    done = outrider("drafters", "test", "good", "--conformance")
+    assert done.code == 0
+    assert done.out.splitlines()[2:] == ["greedy    ok       It is ok.[2J", "no trace  refused  It is refused.[2J"]
+    done = outrider("drafters", "test", "bad", "--conformance", "--json")
+    assert done.code == 1
+    assert "bad does not keep the contract: no_trace." in done.err
+    assert json.loads(done.out)["checks"][1]["verdict"] == "failed"
 
 
 def test_bench_measures_what_fits_against_plain(outrider, home):

@@ -179,6 +179,12 @@ def test_stats_are_one_line_on_stderr(outrider):
     assert "1.00 tokens/pass · 1 of 3 drafted tokens accepted" in done.err
 
 
+def test_a_lossy_rule_is_named_wherever_figures_are(outrider):
+    assert outrider("run", "--rule", "typical", "--stats", "Where?").err.startswith("LOSSY: typical acceptance")
+    assert '"rule": "typical"' in outrider("run", "--rule", "typical", "--json", "Where?").out
+    assert "LOSSY" in outrider("run", "--help").out
+
+
 def test_marks_colour_accepted_words_and_nothing_else(outrider, monkeypatch):
     assert outrider("run", "--marks", "Where?").out == "Paris\x1b[32m is\x1b[0m nice\n"
     monkeypatch.setenv("NO_COLOR", "1")

@@ -106,6 +106,21 @@ def test_a_label_beside_safetensors() -> None:
         chosen(*both[:2], label="Q4_0")
 
 
+@pytest.mark.parametrize("pickle", ["medusa_lm_head.pt", "hydra_lm_head.pt", "pytorch_model.bin"])
+def test_the_pickle_of_a_drafter_is_taken_where_there_is_nothing_safer(pickle: str) -> None:
+    assert taken("config.json", pickle, "README.md") == ["config.json", pickle]
+    safe = ["config.json", "model.safetensors"]
+    assert taken(*safe, pickle) == safe
+    with pytest.raises(NoChoice, match="pickled weights only"):
+        chosen(pickle)
+    with pytest.raises(NoChoice, match="pickled weights only"):
+        chosen("config.json", f"sub/{pickle}")
+
+
+def test_heads_may_lie_beside_a_tokenizer() -> None:
+    assert taken("config.json", "medusa_lm_head.pt", "tokenizer.json") == ["config.json", "medusa_lm_head.pt"]
+
+
 def test_what_cannot_be_chosen() -> None:
     with pytest.raises(NoChoice, match=r"it has no Q9_K; there is Q4_0 \(1.5 GB\), Q8_0 \(1.5 GB\)") as caught:
         chosen("m-Q8_0.gguf", "m-Q4_0.gguf", label="Q9_K")
@@ -115,7 +130,7 @@ def test_what_cannot_be_chosen() -> None:
     assert caught.value.hint.endswith("NAME:a")
     assert taken("a.gguf", "b.gguf", label="b") == ["b.gguf"]
     with pytest.raises(NoChoice, match="pickled weights only"):
-        chosen("config.json", "pytorch_model.bin")
+        chosen("config.json", "pytorch_model.bin", "tokenizer.json")
     with pytest.raises(NoChoice, match="neither safetensors"):
         chosen("README.md", "model.safetensors", "../m.gguf")
 

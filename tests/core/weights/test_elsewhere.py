@@ -70,6 +70,16 @@ def test_the_hub_clients_cache(person: Path) -> None:
     assert shelf.resolve("some/toy") == whole
 
 
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_a_published_drafter_in_the_cache_needs_no_tokenizer(person: Path, weights: str) -> None:
+    top = person / ".cache" / "huggingface" / "hub"
+    for repo in ("AngelSlim/Qwen3-8B_eagle3", "some/unpublished"):
+        cached(top, repo, {"config.json": b"{}", weights: b"w"})
+    assert shelf.resolve("AngelSlim/Qwen3-8B_eagle3", download=False).parent.parent.parent == top
+    assert elsewhere.find("some/unpublished") is None
+    assert names() == []
+
+
 def test_revisions_in_the_cache(person: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     top = person / "elsewhere"
     monkeypatch.setenv("HF_HOME", str(person / "no"))

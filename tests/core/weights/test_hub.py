@@ -116,6 +116,21 @@ def test_the_receipt_tells_where_a_model_came_from(inside: Hub, toy: Hub, librar
     assert len(toy.asked) == asked
 
 
+def test_a_pickled_drafter_is_pulled(inside: Hub, hub: Hub, library: Path) -> None:
+    repo = "some/medusa"
+    hub.repos[repo] = {COMMIT: {"config.json": b"{}", "medusa_lm_head.pt": b"x" * 99, "README.md": b"not wanted"}}
+    row = shelf.pull(f"{repo}@main")
+    assert (row.format, row.nbytes, row.problem) == ("pickle", 101, "")
+    assert left(library / "some--medusa@main") == ["config.json", "medusa_lm_head.pt"]
+
+
+def test_a_published_drafter_is_pulled_by_its_bare_name(inside: Hub, hub: Hub, library: Path) -> None:
+    hub.repos["AngelSlim/Qwen3-8B_eagle3"] = {
+        COMMIT: {name: TOY[name] for name in ("config.json", "model.safetensors")}
+    }
+    assert shelf.resolve("qwen3-8b_eagle3") == library / "AngelSlim--Qwen3-8B_eagle3"
+
+
 def test_a_quantisation_is_pulled_by_its_label(inside: Hub, hub: Hub, library: Path, tiny) -> None:
     data = tiny.write().read_bytes()
     names = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "big/m-F16-00001-of-00002.gguf", "big/m-F16-00002-of-00002.gguf"]
@@ -322,7 +337,8 @@ def test_names_that_the_hub_does_not_know(inside: Hub, toy: Hub) -> None:
     with pytest.raises(DownloadError, match="it has no branch, tag or commit 'nowhere'") as caught:
         shelf.resolve("some/toy@nowhere")
     assert "leave @nowhere out" in caught.value.hint
-    toy.repos["some/old"] = {COMMIT: {"config.json": b"{}", "pytorch_model.bin": b"x"}}
+    old = {"config.json": b"{}", "pytorch_model.bin": b"x", "tokenizer.json": b"{}"}
+    toy.repos["some/old"] = {COMMIT: old}
     with pytest.raises(DownloadError, match="it holds pickled weights only"):
         shelf.resolve("some/old")
     with pytest.raises(DownloadError, match="not a valid model id"):

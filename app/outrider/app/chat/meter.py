@@ -83,7 +83,7 @@ def summary(report: Report) -> list[str]:
     parts.append("no drafting" if drafter == "none" else drafter)
     seconds = report.timing.first_token_s + report.timing.decode_s
     parts.append(f"{seconds:.1f} s")
-    return parts
+    return parts if report.rule != "typical" else ["lossy: typical acceptance", *parts]
 
 
 def size(nbytes: float) -> str:

@@ -94,10 +94,12 @@ def chips(session: Session) -> list[Chip]:
         style = "$text-primary"
     model = session.loaded.title or session.loaded.model if session.loaded else session.options.model.model
     model = one_line(model if len(model) <= 40 else "…" + model[-39:])
+    lossy = [Chip("lossy", 8, "bold $text-warning")] if session.options.rule == "typical" else []
     waiting = [Chip(f"{len(session.queue)} waiting", 5)] if session.queue and state in BUSY else []
     return [
         Chip(one_line(state_words(session)), 9, style),
         Chip(model, 1, "bold"),
+        *lossy,
         Chip(one_line(drafter_words(session)), 6),
         *figures(session),
         *waiting,

@@ -203,6 +203,8 @@ def _mark(asked: bool) -> str:
 def _stats_line(report: protocol.Report) -> str:
     tokens = len(report.token_ids)
     parts = [f"{tokens} tokens", f"{report.tokens_per_second:.1f} tokens/s"]
+    if report.rule == "typical":
+        parts.insert(0, "LOSSY: typical acceptance")
     if report.passes:
         parts.append(f"{max(tokens - 1, 0) / report.passes:.2f} tokens/pass")
     if report.proposed:

@@ -201,6 +201,13 @@ def drafters_for(name_or_repo: str) -> tuple[Drafter, ...]:
     return () if entry is None else tuple(one for one in drafters() if entry.name in one.targets)
 
 
+def drafter_repo(name: str) -> str:
+    """The repository of a published drafter by its bare name, with `@REVISION` if that is given; "" for any other name."""
+    bare, at, revision = name.partition("@")
+    repos = {one.repo for one in drafters() if bare and one.repo.partition("/")[2].casefold() == bare.casefold()}
+    return f"{repos.pop()}{at}{revision}" if len(repos) == 1 else ""
+
+
 def find(name: str) -> Entry | None:
     """The entry called `name`: a catalogue name, or a hub id, whose folder a catalogue entry may share."""
     for entry in entries():

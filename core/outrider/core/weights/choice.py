@@ -34,6 +34,8 @@ _SETTINGS = (
 _TOKENIZERS = (("tokenizer.json",), ("tekken.json",), ("tokenizer.model",), ("vocab.json", "merges.txt"))  # best first
 _INDEX = "model.safetensors.index.json"
 _NOT_WEIGHTS = re.compile(r"consolidated|adapter", re.IGNORECASE)
+_HEADS = ("medusa_lm_head.pt", "hydra_lm_head.pt")  # pickles that hold heads for drafting and nothing else
+_PICKLE = "pytorch_model.bin"  # a drafter's weights only where no tokenizer is beside them
 
 
 class Item(File, frozen=True):
@@ -76,6 +78,9 @@ def choose(items: Iterable[Item], label: str = "") -> Choice:
         return _quantisation(packed, label)
     if label:
         raise NoChoice(f"it has no GGUF files, so there is no {label}", "Leave the part after the colon out.")
+    pickle = drafter_pickle(name for name in known if "/" not in name)
+    if pickle:
+        return Choice((known["config.json"], known[pickle]))
     other_form = "Take the safetensors or GGUF form of this model."
     if any(name.endswith((".bin", ".pth", ".pt")) for name in known):
         raise NoChoice("it holds pickled weights only", other_form)
@@ -119,6 +124,17 @@ def whole(names: Iterable[str]) -> list[str]:
     others = [name for name in names if name.endswith(".safetensors") and not _SHARD.fullmatch(name)]
     others = [name for name in others if not _NOT_WEIGHTS.search(name)]
     return others if len(others) == 1 else []
+
+
+def drafter_pickle(names: Iterable[str]) -> str:
+    """The pickled weights of a drafter among the names in a folder, "" if there are none or a safer form is there."""
+    names = set(names)
+    if "config.json" not in names or any(name.endswith((".safetensors", ".gguf")) for name in names):
+        return ""
+    heads = [name for name in _HEADS if name in names]
+    if heads:
+        return heads[0]
+    return _PICKLE if _PICKLE in names and not has_tokenizer(names) else ""
 
 
 def has_tokenizer(names: Iterable[str]) -> bool:

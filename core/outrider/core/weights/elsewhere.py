@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.core.weights import choice
+from outrider.core.weights import catalogue, choice
 from outrider.core.weights.choice import Item
 from outrider.core.weights.hubname import HubName, is_commit, parse
 
@@ -101,7 +101,7 @@ def _in_hub_cache(asked: HubName) -> Found | None:
     folder = _hub_folder() / ("models--" + asked.repo.replace("/", "--"))
     commit = _commit(folder, asked.revision or "main")
     snapshot = folder / "snapshots" / commit
-    cached = _cached(snapshot) if commit else []
+    cached = _cached(snapshot, bare=_drafts(asked.repo)) if commit else []
     if asked.label:
         fitting = [one for one in cached if asked.label.lower() in (one.label.lower(), one.path.stem.lower())]
     else:
@@ -132,11 +132,21 @@ def _commit(folder: Path, revision: str) -> str:
     return fitting[0] if len(fitting) == 1 else ""
 
 
-def _cached(snapshot: Path) -> list[_Cached]:
-    """The complete models of a snapshot: its safetensors with config and tokenizer, or each of its quantisations."""
+def _drafts(repo: str) -> bool:
+    """Whether a repository is a published drafter, which needs no tokenizer and may be pickled."""
+    return any(one.repo == repo for one in catalogue.drafters())
+
+
+def _cached(snapshot: Path, *, bare: bool = False) -> list[_Cached]:
+    """The complete models of a snapshot: its safetensors with config and tokenizer, or each of its quantisations.
+
+    `bare`: weights of a drafter will do.
+    """
     sizes = {path.name: size for path in _list(snapshot) if (size := _size(path)) is not None}
     weights = choice.whole(sizes) if "config.json" in sizes else []
-    if weights and choice.has_tokenizer(sizes):
+    if bare and not weights and (pickle := choice.drafter_pickle(sizes)):
+        weights = [pickle]
+    if weights and (bare or choice.has_tokenizer(sizes)):
         return [_Cached(snapshot, sum(sizes[name] for name in weights))]
     folders = [snapshot, *(path for path in _list(snapshot) if path.is_dir())]
     items = [_item(snapshot, path, size) for path, size in _ggufs(folders)]

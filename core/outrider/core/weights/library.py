@@ -164,7 +164,7 @@ def _entry(name: str) -> Entry | None:
     for entry in _others():
         if name in (entry.name, entry.path, Path(entry.path).stem):
             return entry
-    asked = hubname.parse(name)
+    asked = hubname.parse(name) or hubname.parse(catalogue.drafter_repo(name))
     return (_same(asked) or _hub_entry(asked)) if asked else None
 
 

@@ -11,6 +11,7 @@ from outrider.core.protocol import ModelRow
 from outrider.core.weights import receipts
 from outrider.core.weights.catalogue import Entry
 from outrider.core.weights.checkpoint import Checkpoint, info, open_checkpoint
+from outrider.core.weights.choice import drafter_pickle
 from outrider.core.weights.download import unfinished
 from outrider.core.weights.elsewhere import Found
 from outrider.core.weights.jobs import size_of
@@ -67,8 +68,11 @@ def described(row: ModelRow, path: Path) -> ModelRow:
     try:
         checkpoint = open_checkpoint(path)
     except ModelError as error:
-        row.problem = error.message
         row.nbytes = _size_on_disk(path)
+        if path.is_dir() and drafter_pickle(file.name for file in path.iterdir()):
+            row.format = "pickle"
+        else:
+            row.problem = error.message
         return row
     row.nbytes = checkpoint.nbytes
     row.format = checkpoint.format

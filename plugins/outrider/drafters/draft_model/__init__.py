@@ -1,4 +1,4 @@
-"""A draft model: a smaller model with the same tokenizer guesses, one token a pass.
+"""A draft model: a smaller model guesses, one token a pass. With another tokenizer it guesses what both have (`vocabulary`).
 
 Sources: Leviathan et al. (arXiv 2211.17192), Chen et al. (arXiv 2302.01318). Under *match* it draws with the target's own
 noise, which makes the two agree as often as a coupling of their laws allows (arXiv 2408.07978); under *rejection* it draws
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
     from outrider.core.target.decoder import Decoder
 
+    from .vocabulary import Bridge
+
 MOST = 32  # tokens of a draft
 SLACK = 64  # positions beyond the target's context that a draft may reach
 CHUNK = 512  # tokens of one catch-up pass
+LEAST_SHARED = 0.5  # share of the draft model's tokens that the target must have too
 
 
 class DraftModel:
@@ -31,47 +34,62 @@ class DraftModel:
     api = 1
 
     def matches(self, model: ModelInfo) -> Match:
-        """Fits any model for which a smaller one with the same tokenizer is given."""
+        """Fits any model for which a smaller one is given."""
         return Match(
             Fit.FAMILY,
-            "needs a smaller model with the same tokenizer: --drafter-weights PATH or NAME",
+            "needs a smaller model, best one with the same tokenizer: --drafter-weights PATH or NAME",
             gain=1.5,
             ready=False,
         )
 
     def check(self, model: ModelInfo, weights: str) -> Match:
-        """Whether the model at `weights` shares the target's tokenizer. Raises ModelError if there is none."""
+        """Whether the model at `weights` has enough tokens of the target. Raises ModelError if there is none."""
         from outrider.core.weights.checkpoint import describe
         from outrider.core.weights.library import resolve
 
         path = resolve(weights)
         theirs = describe(path)
-        if theirs.tokenizer != model.tokenizer:
-            reason = f"{path.name} has another tokenizer than {model.name} ({theirs.vocab} and {model.vocab} entries)"
-            return Match(Fit.NO, reason, weights=str(path))
         files = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.gguf")]
-        return Match(
-            Fit.FAMILY,
-            f"{path.name} shares the tokenizer of {model.name}",
-            gain=1.5,
-            nbytes=sum(file.stat().st_size for file in files),
-            weights=str(path),
-        )
+        nbytes = sum(file.stat().st_size for file in files)
+        if theirs.tokenizer == model.tokenizer:
+            reason = f"{path.name} shares the tokenizer of {model.name}"
+            return Match(Fit.FAMILY, reason, gain=1.5, nbytes=nbytes, weights=str(path))
+        share = _shared(model, path) if theirs.tokenizer and model.tokenizer and model.path else 0.0
+        reason = f"{path.name} has another tokenizer than {model.name}, {int(100 * share)}% of its tokens are shared"
+        if share < LEAST_SHARED:
+            return Match(Fit.NO, f"{reason} and {LEAST_SHARED:.0%} would be needed", weights=str(path))
+        return Match(Fit.ANY, reason, gain=1.2, nbytes=nbytes, weights=str(path))
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
         """Load the draft model that `match` names. Raises ModelError if it cannot be read."""
         from outrider.core.target.linear import Form
         from outrider.core.target.load import load_decoder
-        from outrider.core.weights.checkpoint import open_checkpoint
+        from outrider.core.weights.checkpoint import info, open_checkpoint
 
         assert match.weights is not None
         capacity = target.context + SLACK
         checkpoint = open_checkpoint(Path(match.weights))
         try:
+            same = info(checkpoint).tokenizer == target.info.tokenizer
             decoder = load_decoder(checkpoint, Form(target.dtype, target.device), capacity)
         finally:
             checkpoint.close()
-        return Rider(decoder, capacity, target.info.vocab)
+        bridge = None if same else _bridge(target.info, Path(match.weights))
+        return Rider(decoder, capacity, target.info.vocab, bridge)
+
+
+def _shared(model: ModelInfo, path: Path) -> float:
+    """Share of the tokens of the model at `path` that the target has too."""
+    from .vocabulary import read_vocabulary
+
+    theirs = read_vocabulary(path)
+    return len(read_vocabulary(Path(model.path)).shared(theirs)) / max(1, len(theirs.ids))
+
+
+def _bridge(model: ModelInfo, path: Path) -> Bridge:
+    from .vocabulary import Bridge, read_vocabulary
+
+    return Bridge(read_vocabulary(Path(model.path)), read_vocabulary(path), model.vocab)
 
 
 class Rider:
@@ -80,10 +98,11 @@ class Rider:
     needs = Needs()
     shape = Shape(nodes=MOST, depth=MOST)
 
-    def __init__(self, decoder: Decoder, capacity: int, vocab: int) -> None:
+    def __init__(self, decoder: Decoder, capacity: int, vocab: int, bridge: Bridge | None = None) -> None:
         self._decoder = decoder
         self._capacity = capacity
         self._vocab = vocab
+        self._bridge = bridge  # None: the ids are the same
         self._cache = decoder.new_cache(capacity)
         self._seen: list[int] = []  # ids whose K/V lie in the cache, drafts of the last round included
 
@@ -96,13 +115,11 @@ class Rider:
         """Nothing yet: `propose` compares its cache with what became true."""
 
     def rewind(self, length: int) -> None:
-        """Only the first `length` ids are still true."""
-        if length < len(self._seen):
-            del self._seen[self._cache.rewind(length) :]
+        """Nothing yet, for the same reason."""
 
     def fork(self) -> Rider:
         """Same weights, empty cache; it catches up by itself."""
-        return Rider(self._decoder, self._capacity, self._vocab)
+        return Rider(self._decoder, self._capacity, self._vocab, self._bridge)
 
     def close(self) -> None:
         """Free the cache; the weights go with the last reference."""
@@ -113,10 +130,11 @@ class Rider:
         import torch
 
         position = len(context.tokens)
-        count = min(context.nodes, MOST, self._capacity - position)
-        if count <= 0:
+        ids = self._in_own_ids(context.tokens)
+        count = min(context.nodes, MOST, self._capacity - len(ids))
+        if count <= 0 or not ids:
             return None
-        logits = self._catch_up(context.tokens)  # [Vd]
+        logits = self._catch_up(ids)  # [Vd]
         path: list[int] = []
         laws: list[Tensor] = []
         while True:
@@ -129,18 +147,18 @@ class Rider:
                 path.append(int(context.sample(row[None], position + len(path), path)[0]))
             if len(path) == count:
                 break
-            logits = self._pass([path[-1]])
+            logits = self._pass(self._in_own_ids(path[-1:]))
         return Draft(torch.tensor(path), probs=torch.stack(laws) if laws else None)
 
-    def _catch_up(self, tokens: Sequence[int]) -> Tensor:
+    def _catch_up(self, ids: list[int]) -> Tensor:
         """Keep the longest common prefix of cache and conversation, feed the rest; logits [Vd] behind the last token."""
-        ids = list(tokens)
         shared = 0
         for ours, theirs in zip(self._seen, ids[:-1], strict=False):
             if ours != theirs:
                 break
             shared += 1
-        self.rewind(shared)
+        if shared < len(self._seen):
+            del self._seen[self._cache.rewind(shared) :]
         logits = None
         while len(self._seen) < len(ids):
             logits = self._pass(ids[len(self._seen) : len(self._seen) + CHUNK])
@@ -157,10 +175,15 @@ class Rider:
         self._cache.commit(len(self._seen))
         return result.logits[0]
 
+    def _in_own_ids(self, tokens: Sequence[int]) -> list[int]:
+        return list(tokens) if self._bridge is None else self._bridge.draft_ids(tokens)
+
     def _in_target_ids(self, logits: Tensor) -> Tensor:
         """[Vd] -> [V]: equal tokenizers share their ids; rows that only one side has are padding and never drafted."""
         import torch
 
+        if self._bridge is not None:
+            return self._bridge.target_row(logits)
         if logits.shape[0] == self._vocab:
             return logits
         row = logits.new_full((self._vocab,), -torch.inf)

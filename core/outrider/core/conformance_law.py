@@ -1,0 +1,110 @@
+"""The law of what the rejection rule lets through, for the conformance kit: counts against the target's own probabilities."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+
+from torch import Tensor
+
+from . import accept
+from .conformance_rig import Broken, Nothing
+from .noise import Noise
+from .registry import GuardedDrafter
+from .rounds import Rounds, guess_of
+from .sample import Sampler, Settings
+from .target.model import TargetModel
+
+LAW = Settings(temperature=3.0, top_k=4, top_p=1.0)  # few tokens are possible, and each is seen often
+ENOUGH = 5.0  # times that a bin is expected
+UNLIKELY = 4.5  # standard deviations
+
+
+class Law:
+    """Two tokens after a fixed text, drawn many times under the rejection rule, against the target's own law.
+
+    And the draft tokens themselves, against what the drafter told of them: a lie must not hide where its drafts are
+    rejected anyway.
+    """
+
+    def __init__(self, target: TargetModel, tokens: list[int]) -> None:
+        self._target, self._tokens = target, tokens
+        self._seen: dict[tuple[int, ...], Tensor] = {}  # logits by draft: the text stays, so each is verified once
+        self._laws: dict[tuple[int, ...], Tensor] = {}
+        self._counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+        self._drawn: dict[int, Counter[int]] = defaultdict(Counter)  # by node
+        self._told: dict[int, Tensor] = {}  # by node: the sum of what was told
+        self.n = 0
+
+    def draw(self, rider: GuardedDrafter, seed: int) -> bool:
+        """One round with that seed; whether its draft told probabilities."""
+        sampler = Sampler(LAW, Noise(seed), self._tokens)
+        context = Rounds(self._target, self._tokens, sampler, "rejection").context(rider, 2)
+        draft = rider.propose(context, self._target.vocab)
+        guess, _ = guess_of(draft, self._target.trees)
+        logits = self._logits(guess)
+        verdict = accept.rejection(logits, guess, sampler, len(self._tokens), sampler.noise)
+        fresh = [*guess.names(verdict.path), verdict.token]
+        rows = [0, *(node + 1 for node in verdict.path)]
+        for depth, token in enumerate(fresh[:2]):
+            before = tuple(fresh[:depth])
+            if before not in self._laws:
+                self._laws[before] = sampler.distribution(logits[rows[depth]])
+            self._counts[before][token] += 1
+        self.n += 1
+        if guess.probs is None:
+            return False
+        for node, token in enumerate(guess.tokens):
+            self._drawn[node][token] += 1
+            told = guess.probs[node].double()
+            self._told[node] = self._told[node] + told if node in self._told else told
+        return True
+
+    def _logits(self, guess: accept.Guess) -> Tensor:
+        key = (*guess.tokens, *guess.parents)
+        if key not in self._seen:
+            parents = None if guess.line else guess.parents
+            self._seen[key] = self._target.forward([self._tokens[-1], *guess.tokens], parents=parents).logits
+        return self._seen[key]
+
+    def verdict(self) -> str:
+        """Raises Broken if the counts are not those of the laws."""
+        text = [_bins(seen, self._laws[before] * seen.total()) for before, seen in self._counts.items()]
+        drafts = [_bins(seen, self._told[node]) for node, seen in self._drawn.items()]
+        strange, told = _chi(text)
+        if strange:
+            raise Broken(f"The tokens do not have the target's law ({told}).")
+        if (drawn := _chi(drafts))[0]:
+            raise Broken(f"Its drafts are not drawn from the law that `probs` tells ({drawn[1]}).")
+        if not told:
+            raise Nothing("The target is too sure of itself here: there is one token to draw.")
+        return f"The tokens have the target's law ({told}, {self.n} draws)."
+
+
+def _chi(tables: list[list[tuple[float, float]]]) -> tuple[bool, str]:
+    """Whether counts are too far from what was expected, and the chi-square in words; "" if there is nothing to count."""
+    chi = sum((seen - expected) ** 2 / expected for bins in tables for seen, expected in bins)
+    freedom = sum(max(0, len(bins) - 1) for bins in tables)
+    if not freedom:
+        return False, ""
+    share = 2 / (9 * freedom)
+    z = ((chi / freedom) ** (1 / 3) - 1 + share) / math.sqrt(share)  # Wilson and Hilferty: about normal
+    return z > UNLIKELY, f"chi-square {chi:.1f} with {freedom} degrees of freedom"
+
+
+def _bins(counts: Counter[int], expected: Tensor) -> list[tuple[float, float]]:
+    """Seen and expected counts of tokens, rare ones together with the next ids until they are enough. Raises Broken."""
+    bins: list[tuple[float, float]] = []
+    many, likely = 0.0, 0.0
+    for token in sorted({*expected.nonzero()[:, 0].tolist(), *counts}):
+        seen, wanted = counts[token], float(expected[token])
+        if seen and not wanted:
+            raise Broken(f"Token {token} came, which has no probability.")
+        if wanted >= ENOUGH:
+            bins.append((seen, wanted))
+            continue
+        many, likely = many + seen, likely + wanted
+        if likely >= ENOUGH:
+            bins.append((many, likely))
+            many, likely = 0.0, 0.0
+    return bins

@@ -1,0 +1,124 @@
+"""DFlash: a small block diffusion drafter guesses a whole block in one pass, on states that the target computed anyway.
+
+Sources: DFlash (arXiv 2602.06036), DSpark (arXiv 2607.05147), DFlash2 (z-lab, 2026), DDTree (arXiv 2604.12989). Which of
+them a checkpoint is shows in its tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from outrider.core.drafting import Fit, Match, ModelInfo, Target
+
+if TYPE_CHECKING:
+    from outrider.core.weights.checkpoint import Checkpoint
+
+    from .draft import Options, Rider
+    from .format import Plan
+
+SLACK = 64  # positions beyond the target's context that a block may reach
+
+
+class DFlash:
+    """The method; it needs `--drafter-weights`. Options: `tree`, `confidence`, `window`."""
+
+    api = 1
+
+    def matches(self, model: ModelInfo) -> Match:
+        """Fits any model for which such a drafter was trained."""
+        return Match(
+            Fit.EXACT,
+            "needs a DFlash, DSpark or DFlash2 drafter made for this model: --drafter-weights PATH or NAME",
+            gain=3.0,
+            ready=False,
+        )
+
+    def check(self, model: ModelInfo, weights: str) -> Match:
+        """Whether the drafter at `weights` serves this target, from its config and tensor names. Raises ModelError."""
+        from outrider.core.weights.checkpoint import open_checkpoint
+        from outrider.core.weights.library import resolve
+
+        path = resolve(weights)
+        checkpoint = open_checkpoint(path)
+        try:
+            return _match(checkpoint, model)
+        finally:
+            checkpoint.close()
+
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
+        """Load the drafter that `match` names. Raises ModelError, BrokenFileError, UsageError.
+
+        `window`: "slot" or "anchor", where the windows of sliding layers end; by default as the files were trained, at the
+        anchor in the speculators container, at each slot elsewhere.
+        """
+        from outrider.core.weights.checkpoint import open_checkpoint
+
+        from .build import build
+        from .draft import Rider
+
+        assert match.weights is not None
+        checkpoint = open_checkpoint(Path(match.weights))
+        try:
+            plan = _plan(checkpoint, target.info, options.get("window"))
+            parts = build(checkpoint, plan, target, target.context + SLACK)
+        finally:
+            checkpoint.close()
+        return Rider(target, parts, _options(options))
+
+
+def _match(checkpoint: Checkpoint, model: ModelInfo) -> Match:
+    from . import format
+
+    path = str(checkpoint.path)
+    other = format.recognised(frozenset(checkpoint.names()))
+    if other is not None:
+        return Match(Fit.NO, f"{checkpoint.path.name} is {other}", weights=path)
+    plan = format.read_plan(checkpoint)
+    problem = format.misfit(plan, model) or _stranger(checkpoint, model)
+    if problem is not None:
+        return Match(Fit.NO, problem, weights=path)
+    kind = "DFlash2" if plan.selector else "DSpark" if plan.markov else "DFlash"
+    reason = f"{plan.name} is a {kind} drafter of {len(plan.sights)} layers for models like {model.name}"
+    return Match(Fit.EXACT, reason, gain=3.0, nbytes=checkpoint.nbytes, weights=path)
+
+
+def _stranger(checkpoint: Checkpoint, model: ModelInfo) -> str | None:
+    """Whether a tokenizer that came along is another than the target's."""
+    from outrider.core.text.files import fingerprint
+
+    theirs = fingerprint(checkpoint.text())
+    if theirs and model.tokenizer and theirs != model.tokenizer:
+        return f"{checkpoint.path.name} has another tokenizer than {model.name}"
+    return None
+
+
+def _plan(checkpoint: Checkpoint, model: ModelInfo, window: object) -> Plan:
+    from outrider.core.errors import ModelError, UsageError
+
+    from . import format
+
+    other = format.recognised(frozenset(checkpoint.names()))
+    if other is not None:
+        raise ModelError(f"{checkpoint.path.name} is {other}.", "Give the weights of a DFlash drafter.")
+    if window not in (None, "slot", "anchor"):
+        raise UsageError(f"The option window is {window!r}.", 'It is "slot" or "anchor".')
+    plan = format.read_plan(checkpoint, window)
+    problem = format.misfit(plan, model)
+    if problem is not None:
+        raise ModelError(f"{problem}.", "Give a drafter that was made for this model.")
+    return plan
+
+
+def _options(told: Mapping[str, object]) -> Options:
+    from outrider.core.errors import UsageError
+
+    from .draft import Options
+
+    tree, confidence = told.get("tree", False), told.get("confidence", 0.0)
+    if not isinstance(tree, bool):
+        raise UsageError(f"The option tree is {tree!r}.", "It is true or false.")
+    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 <= confidence <= 1:
+        raise UsageError(f"The option confidence is {confidence!r}.", "It is a chance from 0 to 1.")
+    return Options(tree=tree, confidence=float(confidence))

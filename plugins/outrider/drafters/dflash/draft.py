@@ -1,0 +1,180 @@
+"""One conversation of a DFlash drafter: its context rows, and from a block to a chain or a tree.
+
+Letters: `n` drafting slots, `d` width, `V` vocabulary of the target, `Vd` of the draft, `P` target states of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
+
+from .build import Parts
+from .heads import Follow
+from .tree import best_first
+
+TREE = 63  # nodes of the widest tree
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user may set."""
+
+    tree: bool = False  # best-first tree over the slots' laws instead of a chain
+    confidence: float = 0.0  # a chain stops before the first token whose chance to stay is said to be less
+
+
+class Slots:
+    """What one block gave: slot states [n, d] behind the last norm, logits [n, Vd], and how they go on from a token."""
+
+    def __init__(self, hidden: Tensor, logits: Tensor, follow: Follow | None) -> None:
+        self.hidden, self.logits, self.linked = hidden, logits, follow is not None
+        self.follow: Follow = follow or (lambda slot, previous: logits[slot])
+
+
+class Rider:
+    """Follows one conversation. Row i of the context is position `origin + i`, the first one whose states are known.
+
+    The rows always end before the newest token, whose states do not exist yet. Where tokens came without states the context
+    begins anew behind them.
+    """
+
+    def __init__(self, target: Target, parts: Parts, options: Options) -> None:
+        self._target, self._parts, self._options = target, parts, options
+        plan = parts.network.plan
+        self.needs = Needs(hidden=plan.states)
+        self.shape = Shape(nodes=TREE if options.tree else plan.drafts, depth=plan.drafts)
+        self._rows = parts.network.new_rows()
+        self.origin = self.count = 0
+
+    # ------------------------------------------------------------------ what became true
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        self.origin = self.count = 0
+
+    def advance(self, step: Step) -> None:
+        """Append context rows for the states that came."""
+        states = 0 if step.hidden is None else step.hidden.shape[0]
+        first = step.start + step.tokens.shape[0] - 1 - states  # position of the first state
+        if first != self.origin + self.count:
+            self.origin, self.count = first, 0
+        if step.hidden is not None and states:
+            self._parts.network.keep(step.hidden, self.count, self._rows)
+            self.count += states
+
+    def rewind(self, length: int) -> None:
+        """States of the first `length` tokens are still true."""
+        self.count = max(0, min(self.count, length - self.origin))
+
+    @torch.inference_mode()
+    def fork(self) -> Rider:
+        """Same weights, and a copy of the context."""
+        copy = Rider(self._target, self._parts, self._options)
+        copy.origin, copy.count = self.origin, self.count
+        for mine, theirs in zip(self._rows, copy._rows, strict=True):
+            for source, part in zip(mine.parts, theirs.parts, strict=True):
+                part[: self.count] = source[: self.count]
+        return copy
+
+    def close(self) -> None:
+        """Free the context; the weights go with the last reference."""
+        self.reset()
+        self._rows = []
+
+    # ------------------------------------------------------------------ guesses
+
+    @torch.inference_mode()
+    def propose(self, context: Context) -> Draft | None:
+        """A chain of up to `context.nodes` tokens, with `probs` if they are wanted, or a tree without."""
+        position = len(context.tokens)
+        if not self.count or self.origin + self.count != position - 1:
+            return None  # no state is known, or it has not heard of everything
+        most = self._parts.network.plan.drafts
+        slots = self.block(context.tokens[-1], most if self._options.tree else min(most, context.nodes))
+        if not bool(slots.logits.isfinite().all()):
+            return None
+        if self._options.tree:
+            return self._tree(slots, context)
+        if not (slots.linked or context.probs or self._stops):
+            return Draft(context.sample(self._in_target_ids(slots.logits), position, []))
+        return self._chain(slots, context)
+
+    def block(self, root: int, drafts: int) -> Slots:
+        """One pass over the anchor and as many mask tokens as `drafts` tokens need."""
+        parts, plan = self._parts, self._parts.network.plan
+        ids = torch.full((drafts + (not plan.from_anchor),), plan.mask, device=self._target.device)
+        ids[0] = root
+        hidden = parts.network.block(self._embedded(ids), self.count, self._rows)
+        hidden = hidden if plan.from_anchor else hidden[1:]
+        logits = (parts.head or self._target.head)(hidden)
+        return Slots(hidden, logits, parts.follower and parts.follower.follow(hidden, logits))
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        """[B] -> [B, d]. A target that norms its embeddings shows its drafter the rows before that."""
+        raw = self._target.info.architecture.startswith("muse_glimmer")
+        x = self._target.embed_raw(ids) if raw else self._target.embed(ids)
+        scale = self._parts.network.plan.embed_scale
+        return x if scale == 1.0 else x * scale
+
+    @property
+    def _stops(self) -> bool:
+        return self._parts.confidence is not None and self._options.confidence > 0
+
+    def _chain(self, slots: Slots, context: Context) -> Draft | None:
+        """Slot by slot. Whether one drafts at all is settled before its token is drawn, so `probs` stay honest."""
+        position, path, laws = len(context.tokens), [], []
+        for slot in range(slots.logits.shape[0]):
+            previous = path[-1] if path else context.tokens[-1]
+            if self._stops and self.sure(slots, slot, previous) < self._options.confidence:
+                break
+            row = self._in_target_ids(slots.follow(slot, previous)[None])  # [1, V]
+            if not bool(row.max().isfinite()):
+                break
+            if context.probs:
+                law = context.to_probs(row[0], path)
+                laws.append(law)
+                path.append(context.rng(position + slot).draw(law))
+            else:
+                path.append(int(context.sample(row, position + slot, path)[0]))
+        if not path:
+            return None
+        tokens = torch.tensor(path, device=slots.logits.device)
+        return Draft(tokens, probs=torch.stack(laws) if laws else None)
+
+    def sure(self, slots: Slots, slot: int, previous: int) -> float:
+        """Chance that the token of a slot stays, as the confidence head says."""
+        assert self._parts.confidence is not None
+        return self._parts.confidence(slots.hidden[slot], previous)
+
+    def _tree(self, slots: Slots, context: Context) -> Draft | None:
+        """The best prefixes; where slots hang on the token before, each node has laws of its own."""
+        most = min(context.nodes, slots.logits.shape[-1])
+
+        @cache
+        def law(slot: int, previous: int) -> tuple[list[float], list[int]]:
+            weights, ids = slots.follow(slot, previous).float().log_softmax(-1).topk(most)
+            return weights.tolist(), self._named(ids).tolist()
+
+        def ranked(slot: int, previous: int) -> tuple[list[float], list[int]]:
+            return law(slot, previous if slots.linked else 0)
+
+        tokens, parents = best_first(ranked, context.tokens[-1], slots.logits.shape[0], context.nodes)
+        return Draft(torch.tensor(tokens), torch.tensor(parents)) if tokens else None
+
+    def _named(self, ids: Tensor) -> Tensor:
+        """Ids of the draft's vocabulary as those of the target."""
+        head = self._parts.head
+        return ids if head is None else head.ids[ids]
+
+    def _in_target_ids(self, logits: Tensor) -> Tensor:
+        """[n, Vd] -> [n, V]; ids that the draft does not know get -inf."""
+        head = self._parts.head
+        if head is None:
+            return logits
+        wide = logits.new_full((logits.shape[0], self._target.info.vocab), -torch.inf)
+        return wide.index_copy_(1, head.ids, logits)

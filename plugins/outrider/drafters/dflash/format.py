@@ -1,0 +1,368 @@
+"""What a DFlash checkpoint is: a plan read from its config, and the tensors that it must hold. Loads no torch.
+
+Read are z-lab's files (keys at the top or inside `dflash_config`), those of transformers (`encoder.fc`), DeepSpec and SpecForge
+(DSpark) and the speculators container (layers inside `transformer_layer_config`, boundary ids, reduced vocabulary). What the
+tensors say counts, not the declared architecture.
+
+Letters: `d` width, `P` target states a context row is made from, `r` rank of a small head, `V` vocabulary, `Vd` of the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from outrider.core.errors import ModelError
+from outrider.core.target.families import common
+from outrider.core.target.spec import AttentionSpec, LayerSpec, TargetSpec
+
+if TYPE_CHECKING:
+    from outrider.core.drafting import ModelInfo
+    from outrider.core.weights.checkpoint import Checkpoint
+
+Reading = Literal["slot", "anchor"]
+
+LONGEST = 64  # slots of a block: as far as a pass may reach beyond the context
+AGAIN = "Download the drafter again, whole, or take another one."
+OTHERS = {  # tensors of relatives that draft in another way
+    "prefix_gru.": "a Domino drafter, which is not read",
+    "aux_hidden_norms.": "Laguna's DFlash, which is not read",
+    "markov_head.gate_proj.": "a DSpark drafter with a gated Markov head, which is not read",
+    "markov_head.joint_proj.": "a DSpark drafter with a recurrent Markov head, which is not read",
+}
+FUSED = (("fc.weight", "hidden_norm.weight"), ("encoder.fc.weight", "encoder.output_norm_enc.weight"))
+W1 = ("markov_head.markov_w1.weight", "markov_w1.weight")
+W2 = ("markov_head.markov_w2.weight", "markov_w2.weight")
+SURE = ("confidence_head.proj.weight", "confidence_proj.weight")
+BEFORE = ("candidate_selector.predecessor_codebook", "candidate_selector.predecessor_codebook.weight")
+AFTER = ("candidate_selector.successor_codebook", "candidate_selector.successor_codebook.weight")
+QUERY = "candidate_selector.hidden_projection.weight"
+UNREAD = ("attention_sink_bias", "attention_value_scale", "use_gemma_norm")  # settings that change the blocks
+IGNORED = frozenset({"embed_tokens.weight", "lm_head.weight", "rotary_emb.inv_freq"})  # copies of the target's
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Whom a slot sees: slots behind it unless `causal`; of the context all, or `window` positions."""
+
+    causal: bool
+    window: int = 0
+    reading: Reading = "slot"  # a window ends at each slot, or at the anchor for all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything but the numbers."""
+
+    name: str
+    prefix: str  # of every tensor name
+    spec: TargetSpec  # width, eps and one layer spec for each draft layer
+    sights: tuple[Sight, ...]  # one for each layer
+    states: tuple[int, ...]  # P numbers of target states
+    block: int  # slots, the anchor included
+    mask: int  # id that fills the slots behind the anchor
+    from_anchor: bool  # slot j tells the token behind its position, so the anchor's slot drafts too
+    embed_scale: float
+    reduced: int  # Vd of a head of its own, 0: the target's head
+    logit_scale: float  # of its own head
+    logit_cap: float | None
+    markov: int  # r, 0: none
+    sure: int  # inputs of the confidence head, 0: none
+    taps: int  # of the convolutions around both mixers, 0: none
+    group: int  # channels of a convolution that share what is added to its kernel
+    selector: int  # r, 0: none
+    candidates: int
+    target_layers: int | None  # what it says of its target, as far as it does
+    vocab: int | None
+
+    @property
+    def drafts(self) -> int:
+        """Tokens of a whole block."""
+        return self.block if self.from_anchor else self.block - 1
+
+
+def recognised(names: frozenset[str]) -> str | None:
+    """Why these tensors are no DFlash drafter that is read; None if they are one."""
+    bare = {name.removeprefix("model.") for name in names}
+    for start, what in OTHERS.items():
+        if any(name.startswith(start) for name in bare):
+            return what
+    if not any(bare.issuperset(pair) for pair in FUSED) or "layers.0.self_attn.q_proj.weight" not in bare:
+        return "no DFlash drafter (it lacks fc, hidden_norm or layers.0)"
+    return None
+
+
+def read_plan(checkpoint: Checkpoint, reading: Reading | None = None) -> Plan:
+    """The plan of a checkpoint whose tensors are `recognised`. Raises ModelError if config and tensors do not go together.
+
+    `reading` of windows: as the files were trained if it is not told, from the anchor in the speculators container, else
+    from each slot.
+    """
+    return _Read(checkpoint, reading).plan()
+
+
+def misfit(plan: Plan, model: ModelInfo) -> str | None:
+    """Why the drafter cannot serve this target; None if it can."""
+    told = (
+        ("width", plan.spec.width, model.width),
+        ("layers", plan.target_layers, model.layers),
+        ("vocabulary", plan.vocab, model.vocab),
+    )
+    for what, wants, has in told:
+        if wants is not None and wants != has:
+            return f"{plan.name} was made for another model: {what} {wants}, {model.name} has {has}"
+    if max(plan.states) > model.layers:
+        return f"{plan.name} reads layer {max(plan.states)}, {model.name} has {model.layers}"
+    if plan.mask >= model.vocab:
+        return (
+            f"the mask token {plan.mask} of {plan.name} is no token of {model.name}, whose ids end at {model.vocab - 1}"
+        )
+    return None
+
+
+class _Read:
+    """One reading of one checkpoint."""
+
+    def __init__(self, checkpoint: Checkpoint, reading: Reading | None) -> None:
+        self.name = checkpoint.path.name
+        names = frozenset(checkpoint.names())
+        self.prefix = "model." if all(name.startswith("model.") for name in names) else ""
+        self.shapes = {name.removeprefix(self.prefix): tuple(checkpoint.shape(name)) for name in names}
+        config = checkpoint.config
+        self.speculators = str(config.get("speculators_model_type") or "")
+        self.reading: Reading = reading or ("anchor" if self.speculators else "slot")
+        inner = config.get("transformer_layer_config")
+        self.layers: dict[str, Any] = dict(inner if isinstance(inner, Mapping) else config)
+        nested = config.get("dflash_config")
+        self.nested: Mapping[str, Any] = nested if isinstance(nested, Mapping) else {}
+        self.config = config
+
+    def told(self, key: str, default: Any = None) -> Any:
+        """A setting from `dflash_config` or the top, where files differ in which."""
+        value = self.nested.get(key)
+        value = self.config.get(key) if value is None else value
+        return default if value is None else value
+
+    def number(self, key: str, value: Any, least: int = 1) -> int:
+        """A whole number of the config."""
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self.wrong(f"the config gives no usable {key} ({value!r})")
+        return value
+
+    def wrong(self, what: str) -> ModelError:
+        return ModelError(f"{self.name}: {what}.", AGAIN)
+
+    def first(self, *names: str) -> tuple[int, ...]:
+        """Shape of the first tensor that is there, () if none is."""
+        return next((self.shapes[name] for name in names if name in self.shapes), ())
+
+    # ------------------------------------------------------------------ the plan
+
+    def plan(self) -> Plan:
+        """All of it, checked against the tensors."""
+        sights = self._sights()
+        spec = self._spec(sights)
+        reduced = self._reduced()
+        markov, selector = self.first(*W1), self.first(*BEFORE)
+        nested, top = self.nested.get("block_size"), self.config.get("block_size")
+        if nested is not None and top is not None and nested != top:
+            raise self.wrong(f"the config gives two block sizes, {top} and {nested}")
+        block = self.number("block_size", self.told("block_size", 8 if self.speculators else None), least=2)
+        if block > LONGEST or any(sight.window and block > sight.window for sight in sights):
+            raise self.wrong(f"a block of {block} does not fit into {LONGEST} positions and the layers' windows")
+        vocab = (self.first("t2d") or (self.layers.get("vocab_size"),))[0]
+        plan = Plan(
+            name=self.name,
+            prefix=self.prefix,
+            spec=spec,
+            sights=sights,
+            states=self._states(spec.width),
+            block=block,
+            mask=self.number("mask_token_id", self.told("mask_token_id"), least=0),
+            from_anchor=self._from_anchor(),
+            embed_scale=float(self.told("input_embedding_scale", 1.0)),
+            reduced=reduced,
+            logit_scale=float(self.told("output_multiplier", 1.0)),
+            logit_cap=self.told("final_logit_softcapping"),
+            markov=markov[-1] if markov else 0,
+            sure=(self.first(*SURE) or (0,))[-1],
+            taps=(self.first("layers.0.attention_conv.base_kernel") or (0, 0))[1],
+            group=self.number("conv_group_size", self.told("conv_group_size", 16)),
+            selector=selector[-1] if selector else 0,
+            candidates=self.number("selector_top_k", self.told("selector_top_k", 16)),
+            target_layers=self.told("num_target_layers"),
+            vocab=vocab if vocab is not None else (markov or selector or (None,))[0],
+        )
+        self._check(plan)
+        return plan
+
+    def _states(self, width: int) -> tuple[int, ...]:
+        """Boundary ids of the speculators container as they are, all others count outputs of layers."""
+        shape = self.first(*(pair[0] for pair in FUSED))
+        count = shape[-1] // width if len(shape) == 2 and shape[-1] % width == 0 else 0
+        key, step = ("aux_hidden_state_layer_ids", 0) if self.speculators else ("target_layer_ids", 1)
+        ids = self.told(key)
+        if ids is None and not self.speculators and count:
+            ids = _default_ids(self.number("num_target_layers", self.told("num_target_layers")), count)
+        if not isinstance(ids, list) or len(ids) != count:
+            raise self.wrong(f"fc takes {count} target states, {key} names {ids!r}")
+        return tuple(self.number(key, each, least=-step) + step for each in ids)
+
+    def _from_anchor(self) -> bool:
+        told = self.told("sample_from_anchor")
+        if told is not None:
+            return bool(told)
+        dspark = self.speculators == "dspark" or self.told("projector_type") == "dspark"
+        return dspark or bool(self.first(*W1)) or (not self.speculators and "markov_rank" in self.config)
+
+    def _sights(self) -> tuple[Sight, ...]:
+        count = self.number("num_hidden_layers", self.layers.get("num_hidden_layers"))
+        native = FUSED[1][0] in self.shapes
+        everywhere = bool(self.told("use_swa")) or (native and not self.layers.get("layer_types"))
+        kinds = ["sliding_attention"] * count if everywhere else self._kinds(count)
+        window = self.told("swa_window_size") or self.layers.get("sliding_window")
+        told = self.config.get("is_causal")
+        told = self.nested.get("causal") if told is None else told
+        if told is None and (native or self.told("use_swa") or self._open()):
+            told = False
+        return tuple(self._sight(kind, window, told) for kind in kinds)
+
+    def _sight(self, kind: str, window: Any, told: bool | None) -> Sight:
+        slides = kind == "sliding_attention"
+        causal = slides if told is None else bool(told)
+        if not slides:
+            return Sight(causal and not self.speculators)
+        width = self.number("sliding_window", window)
+        return Sight(causal, width, self.reading)
+
+    def _open(self) -> bool:
+        """Whether a speculators file says that sliding layers look ahead; its DFlash2 does by default."""
+        told = self.config.get("sliding_window_non_causal")
+        return bool(self.speculators == "dflash2" if told is None else told) and bool(self.speculators)
+
+    def _kinds(self, count: int) -> list[str]:
+        kinds = common.kinds({**self.layers, "num_hidden_layers": count})
+        if not self.layers.get("layer_types") and self.layers.get("use_sliding_window"):
+            first = self.layers.get("max_window_layers", 0)
+            kinds = ["full_attention" if index < first else "sliding_attention" for index in range(count)]
+        if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
+            raise self.wrong(f"layer_types names {kinds!r} for {count} layers")
+        return kinds
+
+    def _spec(self, sights: tuple[Sight, ...]) -> TargetSpec:
+        """Its own rope over whole heads, whatever the target's is; windows one wider where they end at the anchor."""
+        settings = {key: value for key, value in self.layers.items() if key != "partial_rotary_factor"}
+        turns = settings.get("rope_parameters")
+        if isinstance(turns, Mapping):
+            settings["rope_parameters"] = {k: v for k, v in turns.items() if k != "partial_rotary_factor"}
+        settings.setdefault("vocab_size", 0)
+        norms = "layers.0.self_attn.q_norm.weight" in self.shapes
+        bias = bool(settings.get("attention_bias", False))
+        try:
+            dense = common.dense(settings)
+            mixers = [
+                common.attention(
+                    settings,
+                    qk_norm="head" if norms else "",
+                    bias=bias,
+                    output_bias=bias,
+                    window=sight.window + (sight.reading == "anchor"),
+                )
+                for sight in sights
+            ]
+            return common.target(settings, "dflash", [LayerSpec(mixer, dense) for mixer in mixers])
+        except KeyError as error:
+            raise self.wrong(f"the config has no usable {error.args[0]!r}") from error
+
+    def _reduced(self) -> int:
+        """Vd where a table of offsets goes with a head of its own."""
+        offsets, head = self.first("d2t"), self.first("lm_head.weight")
+        if not offsets:
+            return 0
+        told = self.config.get("draft_vocab_size") or (head[:1] and head[0])
+        if len(head) != 2 or offsets != (head[0],) or told != head[0]:
+            raise self.wrong(f"d2t is {_by(offsets)}, lm_head {_by(head)}, the config says {told}")
+        return head[0]
+
+    # ------------------------------------------------------------------ against the tensors
+
+    def _check(self, plan: Plan) -> None:
+        """Every tensor is there in its shape, and no other."""
+        kind = self.config.get("markov_head_type", self.nested.get("markov_head_type")) or "vanilla"
+        odd = [key for key in UNREAD if self.told(key)]
+        if odd:
+            raise self.wrong(f"it is a kind of DFlash that is not read ({', '.join(odd)})")
+        if plan.markov and kind != "vanilla":
+            raise self.wrong(f"its Markov head is of the kind {kind!r}, which is not read")
+        if plan.selector and plan.reduced:
+            raise self.wrong("a candidate selector needs the whole vocabulary, this file has a reduced one")
+        if plan.sure not in (0, plan.spec.width, plan.spec.width + plan.markov):
+            raise self.wrong(f"its confidence head takes {plan.sure} inputs")
+        if plan.taps and plan.spec.width % plan.group:
+            raise self.wrong(f"groups of {plan.group} channels do not divide a width of {plan.spec.width}")
+        wanted = {**_block_shapes(plan), **self._head_shapes(plan)}
+        for name, shape in wanted.items():
+            if name not in self.shapes:
+                raise self.wrong(f"it has no tensor {name}")
+            if self.shapes[name] != shape:
+                raise self.wrong(f"{name} is {_by(self.shapes[name])}, the config says {_by(shape)}")
+        extra = sorted(n for n in set(self.shapes) - set(wanted) - IGNORED if not n.startswith("verifier_"))
+        if extra:
+            raise self.wrong(f"it holds tensors that are not known: {', '.join(extra[:4])}")
+
+    def _head_shapes(self, plan: Plan) -> dict[str, tuple[int, ...]]:
+        """Fused states and small heads, under the names that this file gives them."""
+        d, vocab = plan.spec.width, plan.vocab or 0
+        fc, norm = next(pair for pair in FUSED if pair[0] in self.shapes)
+        shapes: dict[str, tuple[int, ...]] = {fc: (d, len(plan.states) * d), norm: (d,), "norm.weight": (d,)}
+        named: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
+        if plan.markov:
+            named += [(W1, (vocab, plan.markov)), (W2, (plan.reduced or vocab, plan.markov))]
+        if plan.sure:
+            named += [(SURE, (1, plan.sure))]
+        if plan.selector:
+            named += [((QUERY,), (plan.selector, d))]
+            named += [(codebook, (vocab, plan.selector)) for codebook in (BEFORE, AFTER)]
+        shapes |= {next((n for n in names if n in self.shapes), names[0]): shape for names, shape in named}
+        bias = next((n for n in SURE if n in self.shapes), "").replace(".weight", ".bias")
+        if bias in self.shapes:
+            shapes[bias] = (1,)
+        if plan.reduced:
+            shapes |= {"lm_head.weight": (plan.reduced, d), "d2t": (plan.reduced,)}
+            if "t2d" in self.shapes:
+                shapes["t2d"] = (vocab,)
+        return shapes
+
+
+def _block_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
+    """The tensors of all layers."""
+    d, shapes = plan.spec.width, {}
+    for index, layer in enumerate(plan.spec.layers):
+        mixer, channel = layer.mixer, layer.channel
+        assert isinstance(mixer, AttentionSpec)
+        h, q, kv = mixer.head_dim, mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+        inner = channel.width  # type: ignore[union-attr]  # dense, as `common.dense` made it
+        here = {"input_layernorm": (d,), "post_attention_layernorm": (d,), "self_attn.o_proj": (d, q)}
+        here |= {"self_attn.q_proj": (q, d), "self_attn.k_proj": (kv, d), "self_attn.v_proj": (kv, d)}
+        here |= {"mlp.gate_proj": (inner, d), "mlp.up_proj": (inner, d), "mlp.down_proj": (d, inner)}
+        here |= {"self_attn.q_norm": (h,), "self_attn.k_norm": (h,)} if mixer.qk_norm else {}
+        whole = {f"{name}.weight": shape for name, shape in here.items()}
+        if mixer.bias:
+            whole |= {f"self_attn.{name}_proj.bias": (size,) for name, size in zip("qkvo", (q, kv, kv, d), strict=True)}
+        for name in ("attention_conv", "mlp_conv") if plan.taps else ():
+            whole[f"{name}.base_kernel"] = (2, plan.taps, d)
+            whole[f"{name}.kernel_projection.weight"] = (2 * plan.taps * (d // plan.group), d)
+        shapes |= {f"layers.{index}.{name}": shape for name, shape in whole.items()}
+    return shapes
+
+
+def _default_ids(layers: int, count: int) -> list[int]:
+    """z-lab's list where the config has none: evenly from layer 1 to the third last."""
+    if count == 1:
+        return [layers // 2]
+    return [round(1 + index * (layers - 4) / (count - 1)) for index in range(count)]
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "missing"

@@ -1,0 +1,75 @@
+"""What is added to the logits of a slot once the token before it is known.
+
+DSpark (arXiv 2607.05147): a low-rank Markov bias, and a confidence head that tells beforehand how likely the token is to
+stay. DFlash2: of the best candidates of each slot a low-rank score chooses the one that follows.
+
+Letters: `n` drafting slots, `d` width, `r` rank, `V` vocabulary of the target, `Vd` of the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outrider.core.target.linear import Linear, Table
+
+Follow = Callable[[int, int], Tensor]  # (slot, id before it) -> logits [Vd]
+
+
+@dataclass(frozen=True, slots=True)
+class Markov:
+    """DSpark."""
+
+    before: Table  # [V, r]
+    bias: Linear  # r -> Vd
+
+    def follow(self, hidden: Tensor, logits: Tensor) -> Follow:
+        """For slot states [n, d] and logits [n, Vd]."""
+        return lambda slot, previous: logits[slot] + self.bias(self._row(previous))[0]
+
+    def _row(self, previous: int) -> Tensor:
+        return self.before(torch.tensor([previous], device=self.before.device))  # [1, r]
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """DSpark: chance that a token will stay, told by its slot, and mostly the token before it, alone."""
+
+    weight: Tensor  # [d] or [d + r]
+    bias: Tensor | None  # [1]
+    before: Table | None  # [V, r], where it looks at the token before
+
+    def logit(self, hidden: Tensor, previous: int) -> float:
+        """For the slot state [d]."""
+        x = hidden
+        if self.before is not None:
+            x = torch.cat((x, self.before(torch.tensor([previous], device=x.device))[0]))
+        return float(x @ self.weight) + (0.0 if self.bias is None else float(self.bias))
+
+    def __call__(self, hidden: Tensor, previous: int) -> float:
+        """For the slot state [d]; 0 to 1."""
+        return float(torch.tensor(self.logit(hidden, previous)).sigmoid())
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """DFlash2."""
+
+    before: Tensor  # [V, r]
+    after: Tensor  # [V, r]
+    query: Linear  # d -> r
+    count: int  # candidates of a slot
+
+    def follow(self, hidden: Tensor, logits: Tensor) -> Follow:
+        """For slot states [n, d] and logits [n, V]; all but the candidates get -inf."""
+        best, ids = logits.topk(min(self.count, logits.shape[-1]), -1)  # each [n, candidates]
+        queries, after = self.query(hidden), self.after[ids]  # [n, r], [n, candidates, r]
+
+        def row(slot: int, previous: int) -> Tensor:
+            scores = best[slot] + after[slot] @ (self.before[previous] * queries[slot])
+            return torch.full_like(logits[slot], -torch.inf).scatter_(0, ids[slot], scores)
+
+        return row

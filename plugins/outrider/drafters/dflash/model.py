@@ -1,0 +1,146 @@
+"""The block diffusion drafter: one pass over the anchor and mask tokens, with the target's states as its context.
+
+Sources: DFlash (arXiv 2602.06036), DFlash2 (z-lab, 2026: a convolution around each mixer).
+
+Every layer takes keys and values of the context straight from one fused target state for each committed token; they never
+change, so they are computed once. Those of the block are scratch. Rows are counted from the first token whose state is
+known, and so are positions: rope turns by differences alone.
+
+Letters: `d` width, `P` target states of a row, `B` slots, `C` context rows, `K` key/value heads, `h` head size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outrider.core.target.attention import Attention
+from outrider.core.target.linear import Linear
+from outrider.core.target.mlp import Dense
+from outrider.core.target.norm import Norm
+from outrider.core.target.rope import rotate_
+from outrider.core.target.state import Room, Rows
+from outrider.core.target.where import Tables, Tree, Where
+
+from .format import Plan, Sight
+
+
+@dataclass(frozen=True, slots=True)
+class Conv:
+    """Two short convolutions over the block, one before and one behind a mixer; both kernels come from what goes in."""
+
+    base: Tensor  # [2, taps, d]
+    projection: Linear  # d -> 2 taps groups
+
+    def around(self, u: Tensor, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+        """[B, d] -> [B, d]."""
+        rows, (_, taps, width) = u.shape[0], self.base.shape
+        extra = self.projection(u).view(rows, 2, taps, -1)  # [B, 2, taps, groups]
+        kernels = self.base + extra.repeat_interleave(width // extra.shape[-1], -1)  # [B, 2, taps, d]
+        return _convolved(kernels[:, 1], mixer(_convolved(kernels[:, 0], u)))
+
+
+def _convolved(kernel: Tensor, x: Tensor) -> Tensor:
+    """Tap s of the kernel [B, taps, d] weighs the slot s places earlier of `x` [B, d]; nothing stands before the block."""
+    y = kernel[:, 0] * x
+    for tap in range(1, kernel.shape[1]):
+        y[tap:] += kernel[tap:, tap] * x[:-tap]
+    return y
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer; `context` is the part of its attention that fused target states go through."""
+
+    sight: Sight
+    attention: Attention
+    context: Linear  # d -> 2 K h
+    dense: Dense
+    before_attention: Norm
+    before_dense: Norm
+    attention_conv: Conv | None
+    dense_conv: Conv | None
+
+    def keep(self, fused: Tensor, where: Where, rows: Rows) -> None:
+        """Keys and values of context rows, from fused states [n, d]."""
+        spec = self.attention.spec
+        keys, values = self.context(fused).view(fused.shape[0], -1, spec.head_dim).chunk(2, 1)  # each [n, K, h]
+        if self.attention.k_norm is not None:
+            keys = self.attention.k_norm(keys)
+        if spec.rope is not None:
+            rotate_(keys, *where.rope(spec.rope, spec.head_dim))
+        rows.take(where, torch.cat((keys, values), 1))
+
+    def __call__(self, x: Tensor, where: Where, rows: Rows) -> Tensor:
+        """Slots [B, d] -> [B, d]."""
+        u = self.before_attention(x)
+        if self.attention_conv is None:
+            x = self.attention(u, where, rows, x)
+        else:
+            x = x + self.attention_conv.around(u, lambda v: self.attention(v, where, rows))
+        u = self.before_dense(x)
+        return self.dense(u, x) if self.dense_conv is None else x + self.dense_conv.around(u, self.dense)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The weights, and how they run."""
+
+    plan: Plan
+    fuse: Linear  # P d -> d
+    fuse_norm: Norm
+    layers: tuple[Layer, ...]
+    norm: Norm
+    tables: Tables
+    capacity: int  # rows of context and block together
+    dtype: torch.dtype
+    device: torch.device
+
+    def new_rows(self) -> list[Rows]:
+        """Room for the keys and values of one conversation."""
+        room = Room(
+            self.capacity, self.dtype, self.device, rings=math.inf
+        )  # a ring could not be cut back as states can
+        made = [layer.attention.new_state(room) for layer in self.layers]
+        return [rows for rows in made if isinstance(rows, Rows)]
+
+    @torch.inference_mode()
+    def keep(self, states: Tensor, start: int, rows: list[Rows]) -> None:
+        """Target states [n, P, d] of committed tokens become the context rows from `start` on."""
+        fused = self.fuse_norm(self.fuse(states.flatten(1).to(self.device, self.dtype)))
+        where = Where(start, states.shape[0], self.tables, self.dtype, self.device)
+        for layer, kept in zip(self.layers, rows, strict=True):
+            layer.keep(fused, where, kept)
+
+    @torch.inference_mode()
+    def block(self, x: Tensor, count: int, rows: list[Rows]) -> Tensor:
+        """Slots [B, d], embedded, behind `count` context rows -> their states [B, d] behind the last norm."""
+        places: dict[Sight, Where] = {}
+        for layer, kept in zip(self.layers, rows, strict=True):
+            sight = layer.sight
+            if sight not in places:
+                tree = tree_of(sight, count, x.shape[0], self.device)
+                places[sight] = Where(count, x.shape[0], self.tables, self.dtype, self.device, tree)
+            x = layer(x, places[sight], kept)
+        return self.norm(x)
+
+
+def tree_of(sight: Sight, count: int, slots: int, device: torch.device) -> Tree:
+    """Whom `slots` behind `count` context rows see; a block is never longer than a window, so its slots see each other.
+
+    A window that ends at the anchor leaves the same W context rows to every slot: these are given as loose rows at the
+    anchor's position, where the window of no slot ends before them, and all that lies below them is outside it.
+    """
+    offsets = torch.arange(slots, device=device)
+    behind = offsets - offsets[:, None]  # [B, B] how far a column stands behind a row
+    seen = behind <= 0 if sight.causal else torch.ones_like(behind, dtype=torch.bool)
+    if sight.reading == "slot" or not sight.window:
+        return Tree(count, offsets + count, seen)
+    base = max(0, count - sight.window)
+    open_ = torch.ones(slots, count - base, dtype=torch.bool, device=device)
+    positions = torch.cat((torch.full((count - base,), count, device=device), offsets + count))
+    return Tree(base, positions, torch.cat((open_, seen), 1))

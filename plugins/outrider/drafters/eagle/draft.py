@@ -1,0 +1,169 @@
+"""Drafting with EAGLE: a chain, or the tree that EAGLE-2 grows where the draft itself is sure.
+
+Sources: EAGLE (arXiv 2401.15077), EAGLE-2 (arXiv 2406.16858), EAGLE-3 (arXiv 2503.01840).
+
+Letters: `n` nodes of the draft, `k` nodes that are followed on every level, `V` vocabulary of the target, `Vd` of the
+draft, `d` width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from outrider.core.drafting import Context, Draft, Needs, Shape, Step
+
+from .layer import Layer
+from .trail import Trail
+
+LONGEST = 32  # tokens of a chain, levels of a tree
+NODES = 63  # of a tree
+WIDEST = 32  # nodes that a level may follow
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How drafts are made. `auto`: a chain where the budget is no more than `depth`, else a tree."""
+
+    tree: Literal["auto", "chain", "tree"] = "auto"
+    depth: int = 8  # levels of a tree below the root
+    top_k: int = 10  # children of a node, and nodes that are followed on every level
+
+    def branches(self, nodes: int) -> bool:
+        """Whether a draft of so many nodes is a tree."""
+        return self.tree == "tree" or (self.tree == "auto" and nodes > self.depth)
+
+    @property
+    def shape(self) -> Shape:
+        """The largest draft."""
+        if self.tree == "chain":
+            return Shape(LONGEST, LONGEST)
+        return Shape(NODES, self.depth)
+
+    @property
+    def scratch(self) -> int:
+        """Rows that a draft writes at most."""
+        return max(LONGEST, (self.depth - 1) * self.top_k)
+
+
+class Rider:
+    """Follows one conversation."""
+
+    def __init__(self, layer: Layer, trail: Trail, states: tuple[int, ...], vocab: int, style: Style) -> None:
+        self.needs = Needs(hidden=states)
+        self.shape = style.shape
+        self._layer, self._trail, self._vocab, self._style = layer, trail, vocab, style
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        self._trail.clear()
+
+    def advance(self, step: Step) -> None:
+        """Keep the tokens whose states are known; the layer runs over them when a draft is asked for."""
+        self._trail.hear(step)
+
+    def rewind(self, length: int) -> None:
+        """Only the first `length` tokens are still true."""
+        self._trail.rewind(length)
+
+    def fork(self) -> Rider:
+        """Same weights, a copy of the conversation."""
+        return Rider(self._layer, self._trail.fork(), self.needs.hidden, self._vocab, self._style)
+
+    def close(self) -> None:
+        """Forget the conversation; memory goes with the last reference."""
+        self.reset()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights, and of this conversation's keys and values."""
+        return self._layer.nbytes + self._trail.nbytes
+
+    @torch.inference_mode()
+    def propose(self, context: Context) -> Draft | None:
+        """A chain or a tree of up to `context.nodes` tokens; None where the newest state is unknown or a number is none."""
+        feature = self._trail.feature(len(context.tokens))  # [1, d]
+        if feature is None:
+            return None
+        if self._style.branches(context.nodes):
+            draft = self._tree(feature, min(context.nodes, NODES))
+        else:
+            draft = self._chain(context, feature, min(context.nodes, LONGEST))
+        if draft is None:
+            self._trail.wipe()
+        return draft
+
+    def _chain(self, context: Context, feature: Tensor, count: int) -> Draft | None:
+        """`count` tokens, drawn as the target would draw them, or from the `draft` stream with `probs` [n, V]."""
+        layer, trail, position = self._layer, self._trail, len(context.tokens)
+        depths, seen = torch.arange(1, count + 1), torch.ones(1, count, dtype=torch.bool)
+        path: list[int] = []
+        laws: list[Tensor] = []
+        while True:
+            logits = layer.logits(feature)  # [1, Vd]
+            if not bool(logits.isfinite().all()):
+                return None
+            row = self._in_target_ids(logits[0])  # [V]
+            if context.probs:
+                law = context.to_probs(row, path)
+                laws.append(law)
+                path.append(context.rng(position + len(path)).draw(law))
+            else:
+                path.append(int(context.sample(row[None], position + len(path), path)[0]))
+            done = len(path)
+            if done == count:
+                return Draft(torch.tensor(path), probs=torch.stack(laws) if laws else None)
+            newest = torch.tensor(path[-1:], device=feature.device)
+            feature = trail.scratch(newest, layer.fed_back(feature), depths[:done], seen[:, :done])
+
+    def _tree(self, feature: Tensor, count: int) -> Draft | None:
+        """EAGLE-2: follow the k likeliest nodes of every level, then keep the `count` likeliest of all that were seen."""
+        layer, device = self._layer, feature.device
+        tokens, scores = self._children(feature)  # [1, k]
+        k = tokens.shape[1]
+        grown = [(tokens[0], scores[0], torch.full((k,), -1, device=device))]  # token, log p of its path, parent
+        front = torch.arange(k, device=device)  # [k] nodes that are followed
+        tokens, scores, states = tokens[0], scores[0], layer.fed_back(feature).expand(k, -1)
+        depths, seen = torch.ones(k, dtype=torch.int64), torch.eye(k, dtype=torch.bool, device=device)
+        for level in range(1, self._style.depth):
+            feature = self._trail.scratch(tokens, states, depths, seen)  # [k, d]
+            below, gains = self._children(feature)  # [k, k]
+            totals = (scores[:, None] + gains).flatten()
+            first = k + (level - 1) * k * k  # number of the first of these nodes
+            grown.append((below.flatten(), totals, front.repeat_interleave(k)))
+            best = totals.sort(descending=True, stable=True).indices[:k]
+            parents = best // k
+            front, tokens, scores = first + best, below.flatten()[best], totals[best]
+            states = layer.fed_back(feature)[parents]
+            depths = torch.cat((depths, torch.full((k,), level + 1)))
+            seen = torch.cat((seen[parents], torch.eye(k, dtype=torch.bool, device=device)), 1)
+        tokens, scores, parents = (torch.cat(parts) for parts in zip(*grown, strict=True))
+        return _likeliest(tokens, scores, parents, count)
+
+    def _children(self, feature: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [S, d] -> the likeliest tokens behind each, in target ids, and their log-probabilities, both [S, k]."""
+        logs = self._layer.logits(feature).float().log_softmax(-1)
+        scores, words = logs.topk(min(self._style.top_k, logs.shape[-1]))
+        return words if self._layer.words is None else self._layer.words[words], scores
+
+    def _in_target_ids(self, logits: Tensor) -> Tensor:
+        """[Vd] -> [V]: words outside a reduced head are never drafted."""
+        if self._layer.words is None:
+            return logits
+        return logits.new_full((self._vocab,), -torch.inf).index_copy_(0, self._layer.words, logits)
+
+
+def _likeliest(tokens: Tensor, scores: Tensor, parents: Tensor, count: int) -> Draft | None:
+    """The `count` best nodes, in the order in which they grew; None where a score is no number.
+
+    No node is likelier than its parent, and of equal ones the older comes first, so every parent is among them.
+    """
+    if bool(scores.isnan().any()):
+        return None
+    best = scores.sort(descending=True, stable=True).indices[:count].sort().values  # [n]
+    place = torch.full((scores.shape[0] + 1,), -1, device=scores.device)  # one more for the root
+    place[best] = torch.arange(best.shape[0], device=scores.device)
+    return Draft(tokens[best].cpu(), place[parents[best]].cpu())

@@ -1,0 +1,169 @@
+"""LayerSkip: the target's own first layers, its norm and its head guess; the rest of it checks.
+
+Source: Elhoushi et al. (arXiv 2404.16710). The drafts' keys and values are written behind the committed ones in the target's
+own cache; the checking pass writes the same rows anew and all layers' beside them, so nothing has to be undone. It pays for
+models that were trained to exit early; for others the exit that promises most is found by measurement, and may promise
+nothing.
+
+Letters: `V` vocabulary, `d` width, `L` layers, `k` draft tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Step, Target
+from outrider.core.errors import ModelError
+from outrider.core.target.families import read_spec
+from outrider.core.target.spec import AttentionSpec, LatentSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST = 32  # tokens of a draft
+KEYS = ("exit_layer", "assistant_early_exit")  # of a config that names its exit
+EIGHTHS = (1, 2, 3, 4)  # of the layers: where exits are tried
+ENOUGH = 64  # positions after which the exit is settled
+NEWEST = 8  # positions of one pass that are measured
+LAYER = 12  # weights of a layer, over the square of the width: what most models come near
+
+
+class LayerSkip:
+    """The method; it needs no weights."""
+
+    api = 1
+
+    def matches(self, model: ModelInfo) -> Match:
+        """Fits models of attention layers alone; well those that were trained for it."""
+        try:
+            exits = _exits(model)
+        except ModelError as error:
+            return Match(Fit.NO, error.message.rstrip("."))
+        if _named(model) is not None:
+            reason = f"drafts with its first {exits[0]} of {model.layers} layers, as its config says"
+            return Match(Fit.FAMILY, reason, gain=1.5)
+        way = f"drafts with its own first layers ({', '.join(map(str, exits))} of {model.layers} are tried at first)"
+        places = (model.name, *Path(model.path).parts[-3:])
+        if any("layerskip" in place.lower() for place in places):  # the published ones say it in their name alone
+            return Match(Fit.FAMILY, way, gain=1.5)
+        return Match(Fit.ANY, f"{way}; pays where a model was trained to exit early", gain=1.0)
+
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
+        """A drafter without weights. Raises ModelError as `matches` would say no."""
+        return Rider(target, _exits(target.info))
+
+
+def _named(model: ModelInfo) -> object:
+    return next((model.config[key] for key in KEYS if model.config.get(key) is not None), None)
+
+
+def _exits(model: ModelInfo) -> tuple[int, ...]:
+    """Layers after which a draft may end: the config's, or those worth trying. Raises ModelError if there is none."""
+    named = _named(model)
+    if named is not None and (type(named) is not int or not 1 <= named < model.layers):
+        raise ModelError(f"The config's exit layer {named!r} is not one of 1 to {model.layers - 1}.", "Correct it.")
+    exits = {max(1, model.layers * eighth // 8) for eighth in EIGHTHS} if named is None else {named}
+    if model.layers < 2:
+        raise ModelError("A model of one layer has no earlier exit.", "Take another drafter.")
+    first = read_spec(model.config).layers[: max(exits)]
+    if not all(isinstance(layer.mixer, AttentionSpec | LatentSpec) for layer in first):
+        raise ModelError("Its first layers keep states that no draft can be taken out of.", "Take another drafter.")
+    return tuple(sorted(exits))
+
+
+class Meter:
+    """How often each exit's best token is the target's, and which exit promises most."""
+
+    def __init__(self, exits: Sequence[int], model: ModelInfo) -> None:
+        self.exits = tuple(exits)
+        self.seen = 0
+        self._right = [0.0] * len(exits)
+        head = model.vocab / (LAYER * model.width)  # what the head costs, in layers
+        self._costs = [(layers + head) / (model.layers + head) for layers in exits]
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing more to measure."""
+        return len(self.exits) == 1 or self.seen >= ENOUGH
+
+    def learn(self, right: Sequence[int], positions: int) -> None:
+        """At so many positions each exit was `right` that often."""
+        self.seen += positions
+        self._right = [before + more for before, more in zip(self._right, right, strict=True)]
+
+    def best(self) -> int:
+        """Layers of the exit with the best rate; before anything was measured all are taken to be right half of the time."""
+        chances = [(right + 2.0) / (self.seen + 4.0) for right in self._right]
+        rates = [_rate(chance, cost) for chance, cost in zip(chances, self._costs, strict=True)]
+        return self.exits[rates.index(max(rates))]
+
+
+def _rate(chance: float, cost: float) -> float:
+    """Tokens over passes of the whole model, at the best length of drafts that are right by `chance` and cost `cost` each."""
+    best, expected = 0.0, 1.0
+    for k in range(1, MOST + 1):
+        expected += chance**k
+        best = max(best, expected / (1 + k * cost))
+    return best
+
+
+class Rider:
+    """Follows one conversation through the target's own cache; only what was measured is its own."""
+
+    def __init__(self, target: Target, exits: Sequence[int], meter: Meter | None = None) -> None:
+        self._target = target
+        self._meter = meter or Meter(exits, target.info)  # of the model, not of a conversation
+        layers = () if len(exits) == 1 else (*exits, target.info.layers)
+        self.needs = Needs(hidden=layers, early=max(exits))
+        self.shape = Shape(nodes=MOST, depth=MOST)
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+    def advance(self, step: Step) -> None:
+        """While the exit is not settled: compare what each one would have said with what the target said."""
+        hidden = step.hidden
+        if hidden is None or not hidden.shape[0] or self._meter.settled:
+            return
+        some = hidden[-NEWEST:]  # [r, exits + 1, d]
+        ids = self._logits(some.flatten(0, 1)).argmax(-1).view(some.shape[:2])
+        self._meter.learn((ids[:, :-1] == ids[:, -1:]).sum(0).tolist(), some.shape[0])
+
+    def rewind(self, length: int) -> None:
+        """Nothing to cut: the cache is the target's."""
+
+    def fork(self) -> Rider:
+        """The same target and measurements."""
+        return Rider(self._target, self._meter.exits, self._meter)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def propose(self, context: Context) -> Draft | None:
+        """A chain of up to `context.nodes` tokens [k], with `probs` [k, V] if they are wanted; None if a logit is no number."""
+        import torch
+
+        layers, root = self._meter.best(), len(context.tokens) - 1
+        token = context.tokens[-1]
+        path: list[int] = []
+        laws: list[Tensor] = []
+        while len(path) < min(context.nodes, MOST):
+            at = torch.tensor([token], device=self._target.device)
+            logits = self._logits(self._target.early(at, root + len(path), layers))  # [1, V]
+            if not bool(logits.max().isfinite()):
+                return None
+            position = root + 1 + len(path)
+            if context.probs:
+                law = context.to_probs(logits[0], path)
+                laws.append(law)
+                token = context.rng(position).draw(law)
+            else:
+                token = int(context.sample(logits, position, path)[0])
+            path.append(token)
+        return Draft(torch.tensor(path), probs=torch.stack(laws) if laws else None)
+
+    def _logits(self, residual: Tensor) -> Tensor:
+        """[r, d] -> [r, V]."""
+        return self._target.head(self._target.norm(residual))

@@ -1,0 +1,75 @@
+"""Heads on the target's last state each guess one of the next tokens, the best guesses form a tree: Medusa and Hydra.
+
+Sources: Cai et al. (arXiv 2401.10774); Ankner et al. (arXiv 2402.05109), whose heads see the guesses before theirs. The heads
+cost no pass of their own; `draft` is the drafting, `heads` what they say, `tree` the shape of the tree, `format` the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from outrider.core.drafting import Fit, Match, ModelInfo, Target
+from outrider.core.errors import BrokenFileError, ModelError
+
+if TYPE_CHECKING:
+    from .draft import Rider
+
+OWN = "medusa_head."  # what the names of heads begin with where they lie in the target's own checkpoint
+GAINS = {"Medusa": 2.0, "Hydra": 2.3}
+
+
+class Medusa:
+    """The method; heads of both kinds come with `--drafter-weights`, Medusa's also with the target."""
+
+    api = 1
+
+    def matches(self, model: ModelInfo) -> Match:
+        """Exact for a checkpoint that holds heads of its own; else it waits for some."""
+        own = [name[len(OWN) :].split(".") for name in model.tensors if name.startswith(OWN)]
+        if not own:
+            reason = "needs Medusa or Hydra heads trained for this model: --drafter-weights PATH or NAME"
+            return Match(Fit.FAMILY, reason, GAINS["Medusa"], ready=False)
+        heads, layers = len({name[0] for name in own}), len({name[1] for name in own if "linear" in name})
+        weights = heads * (layers * (model.width + 1) * model.width + model.vocab * model.width)
+        reason = f"{model.name} has {heads} Medusa heads of its own"
+        return Match(Fit.EXACT, reason, GAINS["Medusa"], 2 * weights, model.path)
+
+    def check(self, model: ModelInfo, weights: str) -> Match:
+        """Whether the heads at `weights` have the target's width and vocabulary. Raises BrokenFileError for a broken set."""
+        from outrider.core.weights.library import resolve
+
+        from .format import open_heads
+
+        path = resolve(weights)
+        try:
+            files = open_heads(path)
+        except BrokenFileError:
+            raise
+        except ModelError as error:  # something else lies there
+            return Match(Fit.NO, error.message.rstrip("."), weights=str(path))
+        try:
+            problem = files.misfit(model.width, model.vocab)
+            if problem:
+                return Match(Fit.NO, f"{path.name} does not fit {model.name}: {problem}", weights=str(path))
+            reason = f"{path.name}: {files.heads} {files.kind} heads"
+            base = files.config.get("base_model_name_or_path")
+            if isinstance(base, str):
+                reason += f", made for {base}"
+            return Match(Fit.EXACT, reason, GAINS[files.kind], 2 * files.numel(), str(path))
+        finally:
+            files.close()
+
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
+        """Load the heads that `match` names. Raises ModelError if they cannot be read or do not fit."""
+        from .draft import Rider
+        from .format import open_heads
+        from .heads import read_heads
+
+        assert match.weights is not None
+        files = open_heads(Path(match.weights))
+        try:
+            return Rider(read_heads(files, target), target.info.vocab, files.choices())
+        finally:
+            files.close()

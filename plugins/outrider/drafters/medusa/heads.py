@@ -1,0 +1,163 @@
+"""What heads say: from one state of the target to ranked guesses below every node that is to have children.
+
+Medusa: `logits_k = W_k x_L`, `x_0 = z`, `x_{i+1} = x_i + SiLU(A_ki x_i + b_ki)`.
+
+Hydra (arXiv 2402.05109): `x_0` is the state, the embedding of the root and those of the path to the node, side by side;
+`x_1 = R_k x_0 + r_k + SiLU(A_k0 x_0 + b_k0)`, then as above, and `logits_k = W_k x_L + c_k`.
+
+Letters: `V` vocabulary, `d` width, `r` rows, `R` ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from outrider.core.drafting import Context, Target
+from outrider.core.errors import ModelError
+from outrider.core.target.linear import Linear, linear
+
+from .format import HeadFiles, HydraFiles
+from .tree import Choice
+
+Guesses = dict[Choice, list[int]]  # by node: ids of its children, best first
+
+
+class Speaker(Protocol):
+    """Heads of some kind. `state` is the number of the target state that they read."""
+
+    state: int
+    count: int
+
+    def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
+        """`ranks` guesses below each of `parents`, which come by depth; None where a head's output is not finite.
+
+        `state` [1, d] is that of the position before the root.
+        """
+        ...
+
+
+class Head(NamedTuple):
+    """One head."""
+
+    layers: tuple[Linear, ...]  # the first one takes what the head sees, the others d -> d
+    out: Linear  # d -> V
+    shortcut: Linear | None = None  # around the first layer
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What the head sees [r, ...] -> logits [r, V]."""
+        for index, layer in enumerate(self.layers):
+            past = x if index or self.shortcut is None else self.shortcut(x)
+            x = past + F.silu(layer(x))
+        return self.out(x)
+
+
+class MedusaHeads:
+    """Heads that see the last normed state alone: nodes of one depth share their guesses."""
+
+    def __init__(self, target: Target, heads: Sequence[Head]) -> None:
+        self._target, self._heads = target, tuple(heads)
+        self.state, self.count = target.info.layers, len(heads)
+
+    @torch.inference_mode()
+    def logits(self, state: Tensor, heads: int) -> Tensor:
+        """What the first `heads` heads say: [heads, V]."""
+        z = self._target.norm(state)
+        return torch.cat([head(z) for head in self._heads[:heads]])
+
+    def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
+        """As `Speaker`."""
+        logits = self.logits(state, 1 + len(parents[-1]))
+        best = _ranked(logits, ranks)
+        if best is None:
+            return None
+        if not context.probs:
+            best = _led(best, context.sample(logits, len(context.tokens), ()).tolist())
+        return {parent: best[len(parent)] for parent in parents}
+
+
+class HydraHeads:
+    """Heads that see the path as well: every node has guesses of its own, made level by level."""
+
+    def __init__(self, target: Target, heads: Sequence[Head], offset: int) -> None:
+        self._target, self._heads, self._offset = target, tuple(heads), offset
+        self.state, self.count = target.info.layers - offset, len(heads)
+
+    @torch.inference_mode()
+    def logits(self, state: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        """What follows each of `paths`, ids from the root on, all of one length: [r, V]."""
+        seen = state if self._offset else self._target.norm(state)
+        ids = torch.tensor(paths, device=self._target.device)  # [r, 1 + depth]
+        embedded = self._target.embed(ids.flatten()).view(len(paths), -1)
+        return self._heads[ids.shape[1] - 1](torch.cat((seen.expand(len(paths), -1), embedded), -1))
+
+    def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
+        """As `Speaker`."""
+        found: Guesses = {}
+        for depth in range(1 + len(parents[-1])):
+            level = [parent for parent in parents if len(parent) == depth]
+            paths = [[found[parent[:at]][rank] for at, rank in enumerate(parent)] for parent in level]
+            logits = self.logits(state, [[context.tokens[-1], *path] for path in paths])
+            best = _ranked(logits, ranks)
+            if best is None:
+                return None
+            if not context.probs:
+                position = len(context.tokens) + depth
+                rows = zip(logits, paths, strict=True)
+                best = _led(best, [int(context.sample(row[None], position, path)[0]) for row, path in rows])
+            found |= zip(level, best, strict=True)
+        return found
+
+
+def _ranked(logits: Tensor, ranks: int) -> list[list[int]] | None:
+    """Best ids [r][R] of logits [r, V], best first; None where those are not finite."""
+    values, ids = logits.topk(ranks)
+    return ids.tolist() if bool(values.isfinite().all()) else None
+
+
+def _led(best: list[list[int]], drawn: Sequence[int]) -> list[list[int]]:
+    """The same guesses behind those that were drawn with the noise that the target will draw with.
+
+    At temperature 0 that is the best one, else the one that is most likely to be the target's draw too.
+    """
+    pairs = zip(drawn, best, strict=True)
+    return [[first, *(token for token in ids if token != first)][: len(ids)] for first, ids in pairs]
+
+
+def read_heads(files: HeadFiles, target: Target) -> Speaker:
+    """All heads in the target's dtype, on its device. Raises ModelError if they do not fit it."""
+    problem = files.misfit(target.info.width, target.info.vocab)
+    if problem:
+        raise ModelError(f"The {files.kind} heads do not fit {target.info.name}: {problem}.", "Take heads made for it.")
+    return _hydra(files, target) if isinstance(files, HydraFiles) else _medusa(files, target)
+
+
+def _medusa(files: HeadFiles, target: Target) -> MedusaHeads:
+    heads = []
+    for head in range(files.heads):
+        layers = [_biased(files, f"{head}.{layer}.linear", target) for layer in range(files.layers)]
+        out = linear(files.load(f"{head}.{files.layers}.weight"), None, target.dtype, target.device)
+        heads.append(Head(tuple(layers), out))
+    return MedusaHeads(target, heads)
+
+
+def _hydra(files: HydraFiles, target: Target) -> HydraHeads:
+    if files.offset > target.info.layers:
+        raise ModelError(
+            f"The Hydra heads want a state {files.offset} layers back, of {target.info.layers}.", "Correct it."
+        )
+    heads = []
+    for head in range(files.heads):
+        layers = [_biased(files, f"hydra_mlp.{head}.{layer}.linear", target) for layer in range(files.layers)]
+        shortcut = _biased(files, f"hydra_mlp.{head}.0.res_connection", target)
+        heads.append(Head(tuple(layers), _biased(files, f"hydra_lm_head.{head}", target), shortcut))
+    return HydraHeads(target, heads, files.offset)
+
+
+def _biased(files: HeadFiles, name: str, target: Target) -> Linear:
+    bias = files.load(f"{name}.bias").to(target.device, target.dtype)
+    return linear(files.load(f"{name}.weight"), bias, target.dtype, target.device)

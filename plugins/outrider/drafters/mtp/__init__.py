@@ -1,0 +1,150 @@
+"""Multi-token prediction: layers that were trained with the model guess the next tokens.
+
+Three forms: sequential layers in the model's checkpoint (DeepSeek-V3, arXiv 2412.19437; Qwen, GLM, MiMo), Gemma 4's assistants,
+which read the target's own keys and values, and parallel heads (Gloeckle et al., arXiv 2404.19737). What the files hold decides
+which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from outrider.core.drafting import Fit, Match, ModelInfo, Target
+
+from .layout import ASSISTANT, Layout, find, promised, read_settings, strange
+from .size import nbytes
+
+if TYPE_CHECKING:
+    from outrider.core.drafting import Drafter
+    from outrider.core.weights.checkpoint import Checkpoint
+
+__all__ = ["Mtp"]
+
+GAIN = 1.8
+
+
+class Mtp:
+    """The method."""
+
+    api = 1
+
+    def matches(self, model: ModelInfo) -> Match:
+        """Fits a checkpoint that holds prediction layers; Gemma 4 needs its assistant."""
+        layout = find(model.tensors, model.layers)
+        if layout is not None:
+            from outrider.core.target.families import read_spec
+
+            size = nbytes(read_spec(model.config), layout)
+            return Match(Fit.EXACT, f"{_layers(layout.count)} in the checkpoint", GAIN, size)
+        if model.architecture.startswith("gemma4"):
+            return Match(
+                Fit.FAMILY, "needs the assistant of this model: --drafter-weights PATH or NAME", GAIN, ready=False
+            )
+        if strange(model.tensors, model.layers):
+            return Match(Fit.NO, "the checkpoint holds prediction layers of a kind that is not known")
+        told = promised(model.config)
+        if told:
+            return Match(Fit.NO, f"the config promises {_layers(told)}, the file lacks {'it' if told == 1 else 'them'}")
+        return Match(Fit.NO, "no prediction layer in the checkpoint")
+
+    def check(self, model: ModelInfo, weights: str) -> Match:
+        """Whether the assistant, the heads or the copy of the model at `weights` fit. Raises ModelError, BrokenFileError."""
+        from outrider.core.weights.checkpoint import open_checkpoint
+        from outrider.core.weights.library import resolve
+
+        path = resolve(weights)
+        if (path / "params.json").is_file():
+            return _heads(model, path)
+        checkpoint = open_checkpoint(path)
+        try:
+            if _assists(checkpoint):
+                return _assistant(model, checkpoint)
+            return _copy(model, checkpoint)
+        finally:
+            checkpoint.close()
+
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Drafter:
+        """Load what `match` found. Raises ModelError, BrokenFileError, UsageError for an option that is not known."""
+        from outrider.core.weights.checkpoint import open_checkpoint
+
+        from . import assistant, build, heads
+
+        path = Path(match.weights or target.info.path)
+        if (path / "params.json").is_file():
+            return heads.load(target, path)
+        checkpoint = open_checkpoint(path)
+        try:
+            if _assists(checkpoint):
+                return assistant.load(target, checkpoint, options)
+            return build.load(target, checkpoint)
+        finally:
+            checkpoint.close()
+
+
+def _layers(count: int) -> str:
+    return "one prediction layer" if count == 1 else f"{count} prediction layers"
+
+
+def _assists(checkpoint: Checkpoint) -> bool:
+    return set(ASSISTANT) <= set(checkpoint.names())
+
+
+def _differs(told: Mapping[str, tuple[object, object]]) -> str:
+    """What of theirs and ours is not the same, as a reason; empty if all is."""
+    for what, (theirs, ours) in told.items():
+        if theirs != ours:
+            return f"is made for {what} {theirs}, this model has {ours}"
+    return ""
+
+
+def _assistant(model: ModelInfo, checkpoint: Checkpoint) -> Match:
+    config, name, weights = checkpoint.config, checkpoint.path.name, str(checkpoint.path)
+    text = config.get("text_config")
+    vocab = text.get("vocab_size") if isinstance(text, Mapping) else None
+    reason = _differs(
+        {"a width of": (config.get("backbone_hidden_size"), model.width), "a vocabulary of": (vocab, model.vocab)}
+    )
+    if not model.architecture.startswith("gemma4"):
+        reason = f"is an assistant of Gemma 4, this model is {model.architecture}"
+    if reason:
+        return Match(Fit.NO, f"{name} {reason}", weights=weights)
+    return Match(Fit.EXACT, f"{name} is an assistant of this model", GAIN, checkpoint.nbytes, weights)
+
+
+def _copy(model: ModelInfo, checkpoint: Checkpoint) -> Match:
+    """Another copy of the model, which kept its layers where the target's lost them."""
+    from outrider.core.target.families import read_spec
+    from outrider.core.weights.checkpoint import info
+
+    theirs, name = info(checkpoint), checkpoint.path.name
+    layout: Layout | None = find(theirs.tensors, theirs.layers)
+    reason = "holds no prediction layer" if layout is None else ""
+    reason = reason or _differs(
+        {
+            "a width of": (theirs.width, model.width),
+            "a vocabulary of": (theirs.vocab, model.vocab),
+            "a number of layers of": (theirs.layers, model.layers),
+            "the tokenizer": (theirs.tokenizer[:12], model.tokenizer[:12]),
+        }
+    )
+    if reason or layout is None:
+        return Match(Fit.NO, f"{name} {reason}", weights=str(checkpoint.path))
+    size = nbytes(read_spec(theirs.config), layout)
+    return Match(Fit.EXACT, f"{_layers(layout.count)} of {name}", GAIN, size, str(checkpoint.path))
+
+
+def _heads(model: ModelInfo, path: Path) -> Match:
+    settings = read_settings(path)
+    trunk = settings["n_layers"] - settings["n_future_tokens"] + 1
+    told = {"a width of": (settings["dim"], model.width), "a number of layers of": (trunk, model.layers)}
+    if settings.get("vocab_size", -1) > 0:
+        told["a vocabulary of"] = (settings["vocab_size"], model.vocab)
+    reason = _differs(told) or ("has no parallel heads" if settings["n_future_tokens"] < 2 else "")
+    if reason:
+        return Match(Fit.NO, f"{path.name} {reason}", weights=str(path))
+    count = settings["n_future_tokens"] - 1
+    files = [*path.glob("*.safetensors"), *path.glob("consolidated*.pth")]
+    size = sum(file.stat().st_size for file in files) * count // settings["n_layers"]
+    return Match(Fit.EXACT, f"{count} parallel heads in {path.name}", GAIN, size, str(path))

@@ -1,0 +1,89 @@
+"""From a checkpoint to its prediction layers: each is a block of the model's own family between norms and a projection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from outrider.core.drafting import Target
+from outrider.core.errors import ModelError
+from outrider.core.target.build import Builder
+from outrider.core.target.families import read_spec
+from outrider.core.target.linear import Form
+from outrider.core.target.load import tables
+from outrider.core.target.norm import Norm
+from outrider.core.target.state import SLACK
+
+from .chain import Chain, Layer
+from .layout import COPIES, Layout, find
+from .size import extended
+
+if TYPE_CHECKING:
+    from outrider.core.weights.checkpoint import Checkpoint
+
+
+def load(target: Target, checkpoint: Checkpoint) -> Chain:
+    """The prediction layers in a checkpoint. Raises ModelError, BrokenFileError."""
+    layout = find(frozenset(checkpoint.names()), target.info.layers)
+    if layout is None:
+        name = checkpoint.path.name
+        raise ModelError(f"{name} holds no prediction layers.", "Take a copy of the model that kept them.")
+    return _build(target, _Noted(checkpoint), layout)
+
+
+class _Noted:
+    """A checkpoint that remembers which tensors were read."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self.read: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._checkpoint, name)
+
+    def load(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        self.read.add(name)
+        return self._checkpoint.load(name, dtype)
+
+    def grouped(self, name: str) -> object:
+        self.read.add(name)
+        return self._checkpoint.grouped(name)
+
+
+@torch.inference_mode()
+def _build(target: Target, checkpoint: Any, layout: Layout) -> Chain:
+    spec = extended(read_spec(target.info.config), layout)
+    build = Builder(checkpoint, spec, Form(target.dtype, target.device))
+    build.prefix = layout.prefix
+    layers = [_layer(build, layout, layout.first + index) for index in range(layout.count)]
+    left = [
+        name
+        for name in checkpoint.names()
+        if layout.owns(name) and name not in checkpoint.read and not name.endswith(COPIES)
+    ]
+    if left:
+        raise ModelError(
+            f"{build.origin} has a prediction layer of another kind: nothing is known of its tensor {sorted(left)[0]}.",
+            "Take another drafter, or open an issue with the model's name.",
+        )
+    return Chain(target, layers, tables(spec, target.context + SLACK, target.dtype, target.device))
+
+
+def _layer(build: Builder, layout: Layout, index: int) -> Layer:
+    width = build.spec.width
+
+    def norm(name: str) -> Norm:
+        made = build.norm(name.format(index))
+        assert made is not None
+        return made
+
+    return Layer(
+        build.spec,
+        build.block(index),
+        norm(layout.embed_norm),
+        norm(layout.hidden_norm),
+        build.linear(layout.mix.format(index), width, 2 * width),
+        norm(layout.out_norm),
+        layout.hidden_first,
+    )

@@ -1,0 +1,143 @@
+"""Sequential drafting: a prediction layer reads the next token beside the target's state, and then its own output instead.
+
+Source: DeepSeek-V3 (arXiv 2412.19437), section 2.2. Layer k predicts token p + 2 + k from the embedding of token p + 1 + k and
+the state that layer k - 1 made of row p, the target's normed state for the first. A single layer is applied again and again;
+of several, each serves one depth, as they were trained.
+
+Letters: `S` rows of a pass, `d` width, `V` vocabulary, `M` prediction layers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from torch import Tensor
+
+from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
+from outrider.core.target.decoder import Block
+from outrider.core.target.linear import Linear
+from outrider.core.target.norm import Norm
+from outrider.core.target.spec import TargetSpec
+from outrider.core.target.state import SLACK, Room
+from outrider.core.target.where import Tables, Where
+
+from .memory import CHUNK, Memory
+from .picks import Picks
+
+MOST = 16  # tokens of a draft of one layer
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One prediction layer."""
+
+    spec: TargetSpec
+    block: Block
+    embed_norm: Norm
+    hidden_norm: Norm
+    mix: Linear  # 2 d -> d
+    out_norm: Norm
+    hidden_first: bool
+
+    def __call__(self, embedded: Tensor, hidden: Tensor, where: Where, state: object) -> Tensor:
+        """Embeddings of the next tokens and states, both [S, d] -> states [S, d] that the head reads."""
+        parts = [self.embed_norm(embedded), self.hidden_norm(hidden)]
+        if self.hidden_first:
+            parts.reverse()
+        x = self.mix(torch.cat(parts, -1))
+        return self.out_norm(self.block.run(x, where, state, self.spec))  # type: ignore[arg-type]
+
+
+class Chain:
+    """Follows one conversation; the layers' rows are fed when a draft is asked for, or when many wait."""
+
+    def __init__(self, target: Target, layers: Sequence[Layer], tables: Tables) -> None:
+        self._target, self._layers, self._tables = target, tuple(layers), tables
+        depth = MOST if len(layers) == 1 else len(layers)
+        self.needs = Needs(hidden=(target.info.layers,))
+        self.shape = Shape(nodes=depth, depth=depth)
+        room = Room(target.context + SLACK, target.dtype, target.device, rings=inf)  # rows can be cut to any length
+        self._states = [layer.block.mixer.new_state(room) for layer in layers]
+        # what each further layer reads: the output of the one before it, by row
+        empty = torch.zeros(0, dtype=target.dtype, device=target.device)
+        self._inputs = [empty.new_zeros(room.capacity, target.info.width) for _ in layers[1:]]
+        self._memory = Memory()
+        self._later = [0] * (len(layers) - 1)  # rows fed to each further layer
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        self._memory.clear()
+        self._later = [0] * len(self._later)
+
+    def advance(self, step: Step) -> None:
+        """Keep the tokens with the states that produced them."""
+        memory = self._memory
+        if memory.breaks(step):
+            self._feed()
+        memory.hear(step, None if step.hidden is None else self._target.norm(step.hidden[:, 0]))
+        if memory.waiting >= CHUNK:
+            self._feed()
+
+    def rewind(self, length: int) -> None:
+        """Only the first `length` tokens are true; rows of later ones are written anew."""
+        self._memory.rewind(length)
+        self._later = [max(0, min(fed, length - 2 - index)) for index, fed in enumerate(self._later)]
+
+    def fork(self) -> Chain:
+        """Same weights, a copy of the rows."""
+        other = copy.copy(self)
+        other._memory = self._memory.copy()
+        other._states, other._inputs = copy.deepcopy((self._states, self._inputs))
+        other._later = list(self._later)
+        return other
+
+    def close(self) -> None:
+        """Let go of weights and rows."""
+        self._layers, self._states, self._inputs = (), [], []
+        self._memory.clear()
+
+    def propose(self, context: Context) -> Draft | None:
+        """A chain of up to `context.nodes` tokens, with `probs` [n, V] if they are wanted; None while no state is known."""
+        if not self._memory.known():
+            return None
+        self._memory.again()
+        count = min(context.nodes, self.shape.nodes)
+        picks, state = Picks(context), self._feed()
+        while picks.add(self._target.head(state)[0]) and len(picks.path) < count:
+            state = self._ahead(picks.path, state)
+        return picks.draft()
+
+    def _feed(self) -> Tensor:
+        """Feed the rows that wait to the first layer; the output [1, d] of the last."""
+        memory, state = self._memory, torch.empty(0)
+        while memory.waiting:
+            first, count = memory.fed, min(CHUNK, memory.waiting)
+            state = self._pass(0, first, memory.tokens[first + 1 : first + 1 + count], memory.take(count))
+        return state
+
+    def _ahead(self, path: Sequence[int], state: Tensor) -> Tensor:
+        """The state [1, d] that predicts the token behind `path`; `state` predicted its last."""
+        rows, depth = self._memory.rows, len(path)
+        if len(self._layers) == 1:
+            return self._pass(0, rows - 1 + depth, path[-1:], state)
+        ids = [*self._memory.tokens, *path]
+        for first in range(self._later[depth - 1], rows, CHUNK):
+            stop = min(first + CHUNK, rows)
+            hidden = self._inputs[depth - 1][first:stop]
+            state = self._pass(depth, first, ids[first + 1 + depth : stop + 1 + depth], hidden)
+        self._later[depth - 1] = max(0, rows - depth)  # behind that row, tokens of the draft were read
+        return state
+
+    @torch.inference_mode()
+    def _pass(self, layer: int, first: int, ids: Sequence[int], hidden: Tensor) -> Tensor:
+        """Rows from `first` on through one layer: next tokens [S] and states [S, d] -> the last row's output [1, d]."""
+        where = self._memory.where(first, len(ids), self._tables, hidden)
+        embedded = self._target.embed(torch.tensor(ids, device=hidden.device))
+        made = self._layers[layer](embedded, hidden, where, self._states[layer])
+        if layer < len(self._inputs):
+            self._inputs[layer][first : first + len(ids)] = made
+        return made[-1:]
