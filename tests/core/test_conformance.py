@@ -15,6 +15,7 @@ from outrider.core.conformance import NAMES, Check, check, failures
 from outrider.core.drafting import Context, Draft, Drafter, Needs, Shape, Stateless, Step
 from outrider.core.target.model import TargetModel
 
+pytestmark = pytest.mark.thorough
 THIRD_PARTY = Path(__file__).parents[1] / "fixtures" / "third_party"
 PROMPTS = [[5, 9, 13, 9, 5, 9, 13, 2, 7], [1, 2, 3, 4, 1, 2, 3]]
 

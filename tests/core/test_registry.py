@@ -199,6 +199,7 @@ class Peeks(Stateless):
         return Draft(torch.tensor([later]))
 
 
+@pytest.mark.thorough
 def test_peeking_at_the_target_noise_gains_nothing_under_rejection() -> None:
     settings = Settings(temperature=1.0, top_p=1.0)
     model, n = toys.target(vocab=3, sharp=0.2), 1200
@@ -223,6 +224,7 @@ def test_peeking_at_the_target_noise_gains_nothing_under_rejection() -> None:
     assert chi < 26 + 5 * (2 * 26) ** 0.5
 
 
+@pytest.mark.thorough
 def test_probs_change_the_law_only_if_trusted() -> None:
     """A liar that tells other probabilities than it drew from: harmless untrusted, visible trusted (statistically)."""
     settings = Settings(temperature=1.0, top_p=1.0)

@@ -17,7 +17,7 @@ from outrider.core.errors import OutriderError
 from outrider.core.target.model import SLACK, TargetModel
 from outrider.core.weights.checkpoint import describe
 
-pytestmark = [pytest.mark.matrix, pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)]
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)]
 
 KINDS = {"full": "qwen3", "sliding": "gemma3", "latent": "deepseek_v3", "states": "qwen3_5"}
 CONTEXT = 256

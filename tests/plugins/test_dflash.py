@@ -335,6 +335,7 @@ class Forced:
         return self.luck.draw("draft", 0, probs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "confidence"), [("dflash", 0.0), ("dspark", 0.7), ("dflash2", 0.0), ("speculators", 0.0)]
 )
@@ -424,6 +425,7 @@ def test_the_tree_holds_the_most_probable_prefixes(linked: bool, budget: int) ->
     assert [weight(p) for p in paths] == pytest.approx([weight(p) for p in want])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", files.KINDS)
 def test_a_drafted_tree_is_that_of_its_own_laws(home: Path, kind: str) -> None:
     target = toys.target(vocab=VOCAB)

@@ -54,6 +54,7 @@ def test_rejection_with_its_own_weights_accepts_everything(settings: Settings) -
     assert report.accepted >= report.proposed - 1  # p = q up to rounding
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 def test_the_law_of_two_tokens(rule: str) -> None:
     """Chi-square of the joint law of two tokens over 2,000 seeds, against the exact one."""

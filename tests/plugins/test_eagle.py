@@ -394,6 +394,7 @@ def test_the_text_is_the_targets(tree: str, settings: Settings, tmp_path: Path) 
     assert got.proposed > 0
 
 
+@pytest.mark.thorough
 def test_the_law_of_two_tokens_under_rejection(tmp_path: Path) -> None:
     """Chi-square of the joint law of two tokens against the exact one; the draft knows three of five words."""
     n = 300

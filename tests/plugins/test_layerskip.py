@@ -134,6 +134,7 @@ def test_rings_and_latents_take_drafts(family: str, tight: bool) -> None:
     assert report.proposed > 0
 
 
+@pytest.mark.thorough
 def test_the_law_of_two_tokens_under_rejection() -> None:
     """Chi-square of the joint law of two tokens over 300 seeds, drafts telling their probabilities."""
     vocab, n = 4, 300
@@ -162,6 +163,7 @@ def test_the_law_of_two_tokens_under_rejection() -> None:
     assert kept > n / 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("probs", [False, True])
 def test_it_draws_from_the_exits_law(probs: bool) -> None:
     """With the target's noise of the right position, or from the `draft` stream, the law being told."""

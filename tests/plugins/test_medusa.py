@@ -227,6 +227,7 @@ def test_the_text_is_the_targets(tmp_path: Path, settings: Settings, rule: str) 
         assert got.token_ids == want.token_ids
 
 
+@pytest.mark.thorough
 def test_the_law_of_two_tokens_under_rejection(tmp_path: Path) -> None:
     """Chi-square of the joint law of two tokens over 300 seeds, siblings being tried one after the other."""
     vocab, n = 4, 300

@@ -290,6 +290,7 @@ class Knowing:
         return Draft(torch.tensor(self.text[done : done + context.nodes]))
 
 
+@pytest.mark.thorough
 def test_the_law_under_rejection(tmp_path: Path) -> None:
     """Chi-square of the joint law of two tokens, of which the second was drafted, over 300 seeds."""
     few, n = 5, 300

@@ -15,7 +15,22 @@ from outrider.core.target import state, where
 pytestmark = pytest.mark.skipif(not NAMES, reason=golden.REASON)
 
 
-@pytest.fixture(scope="module", params=[*NAMES, *(f"{name}:tight" for name in sorted({*SLIDING, *RECURRENT}))])
+QUICK = {
+    "llama",
+    "qwen3_moe",
+    "qwen3_5",
+    "gemma3",
+    "gemma4_e",
+    "gpt_oss",
+    "deepseek_v3",
+    "lfm2",
+    "nemotron_h",
+}  # every mixer
+CASES = [*NAMES, *(f"{name}:tight" for name in sorted({*SLIDING, *RECURRENT}))]
+PARAMS = [pytest.param(case, marks=() if case in QUICK else pytest.mark.thorough) for case in CASES]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def told(request: pytest.FixtureRequest) -> Iterator[Golden]:
     name, _, tight = request.param.partition(":")
     with pytest.MonkeyPatch.context() as patch:
