@@ -38,9 +38,8 @@ class DFlash:
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether the drafter at `weights` serves this target, from its config and tensor names. Raises ModelError."""
         from outrider.core.weights.checkpoint import open_checkpoint
-        from outrider.core.weights.library import resolve
 
-        path = resolve(weights)
+        path = Path(weights)
         checkpoint = open_checkpoint(path)
         try:
             return _match(checkpoint, model)

@@ -45,9 +45,8 @@ class DraftModel:
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether the model at `weights` has enough tokens of the target. Raises ModelError if there is none."""
         from outrider.core.weights.checkpoint import describe
-        from outrider.core.weights.library import resolve
 
-        path = resolve(weights)
+        path = Path(weights)
         theirs = describe(path)
         files = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.gguf")]
         nbytes = sum(file.stat().st_size for file in files)

@@ -38,11 +38,10 @@ class Eagle:
 
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether the draft at `weights` fits, from its config and the names of its tensors. Raises ModelError if it is none."""
-        from outrider.core.weights.library import resolve
 
         from .format import Source, read
 
-        path = resolve(weights)
+        path = Path(weights)
         source = Source(path)
         try:
             container = read(source)

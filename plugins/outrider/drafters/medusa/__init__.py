@@ -38,11 +38,10 @@ class Medusa:
 
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether the heads at `weights` have the target's width and vocabulary. Raises BrokenFileError for a broken set."""
-        from outrider.core.weights.library import resolve
 
         from .format import open_heads
 
-        path = resolve(weights)
+        path = Path(weights)
         try:
             files = open_heads(path)
         except BrokenFileError:

@@ -13,6 +13,7 @@ Letters: `V` vocabulary, `d` width of the target.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -88,7 +89,7 @@ class Single:
         self._held.clear()
 
 
-class HeadFiles:
+class HeadFiles(ABC):
     """The heads of one source, every tensor accounted for: by the kind of head it has the names and shapes of all.
 
     Raises ModelError where there are no such heads, BrokenFileError where a tensor is missing, misshapen or too many.
@@ -145,11 +146,11 @@ class HeadFiles:
         """Let go of the files."""
         self._source.close()
 
-    def _count(self, names: Iterable[str]) -> tuple[int, int]:
-        raise NotImplementedError
+    @abstractmethod
+    def _count(self, names: Iterable[str]) -> tuple[int, int]: ...
 
-    def _shapes(self) -> Shapes:
-        raise NotImplementedError
+    @abstractmethod
+    def _shapes(self) -> Shapes: ...
 
     def _strange(self, names: Sequence[str]) -> ModelError:
         what = f"a tensor {min(names)}, which no {self.kind} head has" if names else f"no {self.kind} heads"

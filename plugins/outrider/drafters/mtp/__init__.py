@@ -52,9 +52,8 @@ class Mtp:
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether the assistant, the heads or the copy of the model at `weights` fit. Raises ModelError, BrokenFileError."""
         from outrider.core.weights.checkpoint import open_checkpoint
-        from outrider.core.weights.library import resolve
 
-        path = resolve(weights)
+        path = Path(weights)
         if (path / "params.json").is_file():
             return _heads(model, path)
         checkpoint = open_checkpoint(path)
