@@ -25,7 +25,7 @@ from outrider.core.target.attention import Attention
 from outrider.core.target.decoder import Block, Decoder, Weights
 from outrider.core.target.linear import Linear, Table, linear
 from outrider.core.target.load import tables
-from outrider.core.target.mlp import ACTIVATIONS, Dense
+from outrider.core.target.mlp import Dense
 from outrider.core.target.model import SLACK, TargetModel
 from outrider.core.target.norm import Norm
 from outrider.core.target.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
@@ -127,7 +127,7 @@ def random_decoder(size: str, context: int) -> Decoder:
     blocks = []
     for index in range(layers):
         attention = Attention(mixer, matrix((heads + 2 * kv) * head, width), matrix(width, heads * head))
-        dense = Dense(matrix(2 * mlp, width), matrix(width, mlp), ACTIVATIONS["silu"])
+        dense = Dense(matrix(2 * mlp, width), matrix(width, mlp), "silu")
         blocks.append(Block(attention, dense, index, norm(), None, norm(), None))
     parts = [(b.mixer.mix, b.mixer.out, b.channel.gate_up, b.channel.down) for b in blocks]
     final = matrix(vocab, width)

@@ -21,7 +21,7 @@ from outrider.core.target.attention import Attention
 from outrider.core.target.decoder import Block, Decoder, Weights
 from outrider.core.target.linear import Linear, Table
 from outrider.core.target.load import tables
-from outrider.core.target.mlp import ACTIVATIONS, Dense
+from outrider.core.target.mlp import Dense
 from outrider.core.target.model import SLACK, TargetModel
 from outrider.core.target.norm import Norm
 from outrider.core.target.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
@@ -57,7 +57,7 @@ def decoder(seed: int = 0, vocab: int = 48, layers: int = 2, context: int = 256,
         attention = Attention(mixer, mix, Linear(matrix(s.width, mixer.heads * mixer.head_dim)))
         after = norm()
         gate_up = Linear(matrix(2 * channel.width, s.width))
-        dense = Dense(gate_up, Linear(matrix(s.width, channel.width)), ACTIVATIONS["silu"])
+        dense = Dense(gate_up, Linear(matrix(s.width, channel.width)), "silu")
         blocks.append(Block(attention, dense, index, before, None, after, None))
     rows = context + SLACK
     head = Linear(matrix(vocab, s.width) * 3 * sharp)

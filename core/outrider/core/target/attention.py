@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import ops
 from .linear import Linear
 from .norm import Norm
 from .rope import rotate_
@@ -31,11 +32,14 @@ class Attention:
     v_norm: Norm | None = None
     sinks: Tensor | None = None  # [H]
     plain: bool = field(init=False)  # nothing but rope happens to queries and keys: the fewest steps will do
+    heads: ops.Heads | None = field(init=False)  # where a fused kernel may do all from `mix` to `out`
 
     def __post_init__(self) -> None:
         spec = self.spec
-        special = spec.qk_norm or spec.value_norm or spec.value_is_key or spec.temperature or spec.source is not None
-        self.plain = not special and spec.qk_factor == 1.0
+        odd = spec.value_norm or spec.value_is_key or spec.temperature or spec.qk_factor != 1.0
+        self.plain = not odd and not spec.qk_norm and spec.source is None
+        whole = odd or spec.qk_norm == "whole"
+        self.heads = None if whole else ops.Heads(spec, self.q_norm, self.k_norm, self.sinks)
 
     def new_state(self, room: Room) -> State | None:
         """Keys, then values of each token; None where another layer's are used."""
@@ -48,16 +52,33 @@ class Attention:
         assert isinstance(state, Rows)
         spec, rows = self.spec, where.rows
         mixed = self.mix(x).view(rows, -1, spec.head_dim)  # [S, heads of all parts, h]
+        y = self._fused(mixed, where, state)
+        if y is None:
+            y = self._by_steps(mixed, where, state)  # [S, H h]
+        if spec.gate:
+            y = y * mixed[:, -spec.heads :].reshape(rows, -1).sigmoid()
+        return self.out(y) if residual is None else self.out.plus(y, residual)
+
+    def _fused(self, mixed: Tensor, where: Where, state: Rows) -> Tensor | None:
+        """[S, H h] by one fused kernel; None where there is none for this layer or pass."""
+        fast, sight = ops.fused(mixed), where.sight
+        if fast is None or sight is None or self.heads is None or not fast.attends(self.heads, mixed.dtype):
+            return None
+        spec, place = self.spec, state.place(where)
+        if place is None:
+            return None
+        cos, sin = (None, None) if spec.rope is None else where.rope(spec.rope, spec.head_dim)
+        return fast.attend(mixed, state.parts[0], self.heads, ops.Place(*place, cos, sin, sight))
+
+    def _by_steps(self, mixed: Tensor, where: Where, state: Rows) -> Tensor:
+        spec = self.spec
         if self.plain:
             q, kv = self._plain(mixed, where)
         else:
             q = self._queries(mixed[:, : spec.heads], where)
             kv = None if spec.source is not None else self._keys_values(mixed, where)
         seen = state.take(where) if kv is None else state.take(where, kv)
-        y = self._attend(q, seen[0], state, where)  # [S, H h]
-        if spec.gate:
-            y = y * mixed[:, -spec.heads :].reshape(rows, -1).sigmoid()
-        return self.out(y) if residual is None else self.out.plus(y, residual)
+        return self._attend(q, seen[0], state, where)
 
     def _plain(self, mixed: Tensor, where: Where) -> tuple[Tensor, Tensor]:
         spec = self.spec

@@ -24,7 +24,7 @@ from .delta import DeltaNet
 from .latent import LatentAttention
 from .linear import Linear, Table
 from .mamba import Mamba
-from .mlp import ACTIVATIONS, Dense, Experts, Router, Ungated
+from .mlp import Dense, Experts, Router, Ungated
 from .norm import Norm
 from .reader import Reader
 from .rope import order
@@ -296,7 +296,7 @@ class Builder(Reader):
             halves = [self.matrix(f"{at}{name}.weight", wide, d) for name in (n.gate, n.up)]
             biases = [self.tensor(f"{at}{name}.bias", wide) for name in (n.gate, n.up)] if spec.bias else []
             gate_up = self.fused(halves, biases)
-        return Dense(gate_up, down, ACTIVATIONS[spec.activation])
+        return Dense(gate_up, down, spec.activation)
 
     def _experts(self, spec: ExpertsSpec, at: str) -> Experts:
         d = self.spec.width
@@ -318,7 +318,7 @@ class Builder(Reader):
         """One MLP for each expert, from stacked tensors or single ones."""
         if not self.has(at + "gate_up_proj"):
             return [self._dense(DenseSpec(spec.width, spec.activation), f"{at}{e}.") for e in range(spec.experts)]
-        d, wide, count, act = self.spec.width, spec.width, spec.experts, ACTIVATIONS[spec.activation]
+        d, wide, count, act = self.spec.width, spec.width, spec.experts, spec.activation
         if not spec.bias:
             return self._stacked(spec, at + "gate_up_proj", at + "down_proj")
         # gpt-oss: gate and up interleaved
@@ -335,7 +335,7 @@ class Builder(Reader):
         ]
 
     def _stacked(self, spec: ExpertsSpec, gate_up: str, down: str) -> list[Dense]:
-        d, wide, count, act = self.spec.width, spec.width, spec.experts, ACTIVATIONS[spec.activation]
+        d, wide, count, act = self.spec.width, spec.width, spec.experts, spec.activation
         uppers = self.matrix(gate_up, count * 2 * wide, d).split([2 * wide] * count)
         lowers = self.matrix(down, count * d, wide).split([d] * count)
         return [Dense(self.layer(g), self.layer(w), act) for g, w in zip(uppers, lowers, strict=True)]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .linear import Linear, Table
+from .linear import Form, Linear, Table
 from .mlp import Experts
 from .norm import Norm
 from .spec import TargetSpec
@@ -132,6 +132,7 @@ class Weights:
     embed_norm: Norm | None = None
     nbytes: int = 0
     parameters: int = 0
+    form: Form | None = None  # what was asked of its matrices; None: plain
 
 
 class Decoder:
@@ -142,6 +143,7 @@ class Decoder:
         self.weights = weights
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
+        self.form = weights.form or Form(self.dtype, self.device)
 
     def new_cache(self, capacity: int, *, slack: int = SLACK, rings: float = RINGS) -> Cache:
         """Empty states of this model for `capacity` tokens (at most the rope table's rows).

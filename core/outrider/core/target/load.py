@@ -77,6 +77,7 @@ def load_decoder(checkpoint: Checkpoint, form: Form, context: int, progress: Pro
         embed_norm=build.plain_norm() if spec.embed_norm else None,
         nbytes=build.nbytes,
         parameters=build.parameters,
+        form=form,
     )
     tell(total, total)
     return Decoder(spec, weights)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import ops
 from .linear import Linear
 from .norm import Norm
 from .spec import Activation, ExpertsSpec
@@ -44,11 +45,16 @@ class Dense:
 
     gate_up: Linear  # d -> 2 I
     down: Linear  # I -> d
-    activation: Callable[[Tensor, Tensor], Tensor]
+    activation: Activation
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
-        y = self.activation(*self.gate_up(x).chunk(2, -1))
+        both = self.gate_up(x)
+        fast = ops.fused(both)
+        if fast is None:
+            y = ACTIVATIONS[self.activation](*both.chunk(2, -1))
+        else:
+            y = fast.gated(both, self.activation)
         return self.down(y) if residual is None else self.down.plus(y, residual)
 
 

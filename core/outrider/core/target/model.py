@@ -10,6 +10,7 @@ from torch import Tensor
 from outrider.core.drafting import ModelInfo
 
 from .decoder import Decoder, Pass
+from .linear import Form
 from .state import SLACK, Rows
 from .where import tree_of
 
@@ -23,6 +24,11 @@ class TargetModel:
         self.context = context
         self.dtype, self.device = decoder.dtype, decoder.device
         self.cache = decoder.new_cache(context + SLACK)
+
+    @property
+    def form(self) -> Form:
+        """How the decoder's matrices are kept."""
+        return self.decoder.form
 
     @property
     def vocab(self) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import ops
+
 
 class Norm:
     """`x / rms(x) * w` over the last dimension; `centred` takes the mean away first."""
@@ -17,4 +19,7 @@ class Norm:
     def __call__(self, x: Tensor) -> Tensor:
         if self.centred:
             return F.layer_norm(x, (self.width,), self.weight, None, self.eps)
+        fast = ops.fused(x)
+        if fast is not None:
+            return fast.rms_norm(x, self.weight, self.eps)
         return F.rms_norm(x, (self.width,), self.weight, self.eps)

@@ -88,6 +88,13 @@ class Rows:
             self._put(where.index, new)
         return [part[where.first(self.window) : where.end] for part in self.parts]
 
+    def place(self, where: Where) -> tuple[Tensor, int] | None:
+        """For a kernel that writes and reads `parts` itself: the slots of the pass's rows, and `ops.Place.ring`.
+
+        None for a pass that has to go through `take`.
+        """
+        return where.index, 0
+
     def _put(self, at: Tensor, new: Sequence[Tensor]) -> None:
         for part, rows in zip(self.parts, new, strict=True):
             part.index_copy_(0, at, rows.to(part.device))
@@ -141,6 +148,13 @@ class Ring(Rows):
             self._put(where.slots(self.rows), new)
             self._wrote(where.stop)
         return [part[: min(where.end, self.rows)] for part in self.parts]
+
+    def place(self, where: Where) -> tuple[Tensor, int] | None:
+        """As `Rows`."""
+        if where.rows > self.slack:
+            return None
+        self._wrote(where.stop)
+        return where.slots(self.rows), self.rows
 
     def _take_wide(self, where: Where, new: tuple[Tensor, ...]) -> list[Tensor]:
         if not new:  # layers share with the last one of their kind that writes, so the rows of one ring are enough

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from .ops import LOOSE, Sight
 from .spec import RopeSpec
 from .state import SPAN, span
 
@@ -58,6 +59,17 @@ def _shape(parents: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return depth, seen
 
 
+def _bits(seen: Tensor) -> Tensor:
+    """[S, T <= 64] bool -> [S] with bit t for loose row t."""
+    return (seen.to(torch.int64) << torch.arange(seen.shape[1], device=seen.device)).sum(1)
+
+
+@lru_cache(maxsize=256)
+def _line(rows: int, device: torch.device) -> Tensor:
+    """`_bits` of rows that stand behind each other."""
+    return _bits(torch.ones(rows, rows, dtype=torch.bool).tril()).to(device)
+
+
 class Where:
     """`rows` tokens that are written from row `start` on; without a tree the row is the position."""
 
@@ -80,6 +92,19 @@ class Where:
         self._ropes: dict[tuple[RopeSpec, int], tuple[Tensor, Tensor]] = {}
         self._masks: dict[tuple[int, int, int], Tensor] = {}
         self._slots: dict[int, Tensor] = {}
+        self._sight: Sight | None = None
+
+    @property
+    def sight(self) -> Sight | None:
+        """Who sees whom, as fused kernels read it; None where there are too many rows for that."""
+        if self._sight is None:
+            if self.tree is None and self.rows <= LOOSE:
+                base = torch.full((1,), self.start, device=self._device)
+                self._sight = Sight(base, self.positions, self.positions, _line(self.rows, self._device))
+            elif self.tree is not None and self.tree.positions.shape[0] <= LOOSE:
+                base = torch.full((1,), self.tree.base, device=self._device)
+                self._sight = Sight(base, self.positions, self.tree.positions, _bits(self.tree.seen))
+        return self._sight
 
     @property
     def folds(self) -> bool:

@@ -12,7 +12,7 @@ from outrider.core.errors import ModelError
 from outrider.core.target.attention import Attention
 from outrider.core.target.linear import Form, Linear, Stacked, Table
 from outrider.core.target.load import tables
-from outrider.core.target.mlp import ACTIVATIONS, Dense
+from outrider.core.target.mlp import Dense
 from outrider.core.target.norm import Norm
 from outrider.core.target.reader import Reader
 from outrider.core.target.spec import AttentionSpec, DenseSpec
@@ -110,7 +110,7 @@ class _Builder:
             attention=attention,
             context=context,
             dense=Dense(
-                read.fused(gate_up, []), read.linear(at + "mlp.down_proj", d, inner), ACTIVATIONS[channel.activation]
+                read.fused(gate_up, []), read.linear(at + "mlp.down_proj", d, inner), channel.activation
             ),
             before_attention=self._norm(at + "input_layernorm"),
             before_dense=self._norm(at + "post_attention_layernorm"),

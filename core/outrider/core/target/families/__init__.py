@@ -8,7 +8,7 @@ from typing import Any
 from outrider.core.errors import ModelError
 from outrider.core.target.spec import TargetSpec
 
-from . import experts, gemma, hybrid, llama
+from . import common, experts, gemma, hybrid, llama
 
 Reader = Callable[[Mapping[str, Any]], TargetSpec]
 
@@ -68,9 +68,5 @@ def read_spec(config: Mapping[str, Any]) -> TargetSpec:
             f"The architecture {kind or '(none given)'!r} is not known; known are: {', '.join(sorted(READERS))}.",
             "Take another checkpoint, or open an issue with the model's name and its config.json.",
         )
-    try:
+    with common.usable(text, f"The config of this {kind} checkpoint"):
         return reader(text)
-    except KeyError as error:
-        raise ModelError(
-            f"The config of this {kind} checkpoint has no usable {error.args[0]!r}.", "Download it again, whole."
-        ) from error

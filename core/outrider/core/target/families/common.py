@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from outrider.core.errors import ModelError
 from outrider.core.target.spec import Activation, AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
 
 Config = Mapping[str, Any]
@@ -15,6 +18,44 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
 }
+
+_SIZES = ("hidden_size", "num_attention_heads", "num_hidden_layers")  # at least 1
+_COUNTS = (
+    "vocab_size",
+    "intermediate_size",
+    "num_key_value_heads",
+    "head_dim",
+    "sliding_window",
+    "max_position_embeddings",
+)
+_MOST = {"num_hidden_layers": 1 << 12}  # far more than any model has; of all others 1 << 26
+_REALS = ("rms_norm_eps", "rope_theta")
+AGAIN = "Download it again, whole."
+
+
+@contextmanager
+def usable(config: Config, origin: str, hint: str = AGAIN) -> Iterator[None]:
+    """Around the reading of a config: whatever is wrong with it is told as a ModelError that begins with `origin`."""
+    for key in (*_SIZES, *_COUNTS, *_REALS):
+        if not _usable(key, config.get(key), key in config):
+            raise ModelError(f"{origin} gives no usable {key} ({config[key]!r:.40}).", hint)
+    try:
+        yield
+    except KeyError as error:
+        raise ModelError(f"{origin} cannot be used: it has no usable {error.args[0]!r}.", hint) from error
+    except (TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+        raise ModelError(f"{origin} cannot be used: one of its settings is of the wrong kind.", hint) from error
+
+
+def _usable(key: str, value: object, there: bool) -> bool:
+    """Whether a size is one; what is not there is left to the reader."""
+    if value is None:
+        return not there or key not in _SIZES
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if key in _REALS:
+        return math.isfinite(value) and value >= 0
+    return isinstance(value, int) and (key in _SIZES) <= value <= _MOST.get(key, 1 << 26)
 
 
 def frozen(value: Any) -> Any:
