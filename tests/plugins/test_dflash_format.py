@@ -213,7 +213,7 @@ class TestOnDisk:
     def test_offsets_that_lead_astray_are_an_error(self, tmp_path: Path) -> None:
         folder = self.folder(tmp_path, "speculators", add={"d2t": torch.full((files.REDUCED,), 40)})
         match = DFlash().check(MODEL, str(folder))
-        with pytest.raises(ModelError, match="d2t leads to ids outside the vocabulary"):
+        with pytest.raises(ModelError, match="d2t leads outside the vocabulary"):
             DFlash().load(toys.target(), match, {})
 
     @pytest.mark.parametrize("options", [{"tree": 3}, {"confidence": 2.0}, {"confidence": "low"}, {"window": "both"}])

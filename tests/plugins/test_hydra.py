@@ -131,11 +131,12 @@ def test_first_guesses_share_the_targets_noise(tmp_path: Path) -> None:
     drafter.advance(Step(0, torch.tensor([4]), NONE, torch.randn(1, 1, WIDTH)))
     ask = pairs.context([4], 20, Settings(temperature=1.5, top_p=1.0))
     draft = drafter.propose(ask)
-    assert draft is not None and drafter._state is not None
+    state = drafter._memory.state(1)
+    assert draft is not None and state is not None
     voice: Any = drafter._speaker
     for path, children in paths_of(draft, 4):
         if children:
-            logits = voice.logits(drafter._state, [path])
+            logits = voice.logits(state, [path])
             assert children[0] == int(ask.sample(logits, len(path), path[1:])[0])
 
 
@@ -174,7 +175,8 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("config", "why"),
         [
-            ({"hydra_head_arch": "prefix-mlp"}, "kind prefix-mlp, which is not read"),
+            ({"hydra_head_arch": "cross-attn"}, "kind cross-attn, which is not read"),
+            ({"hydra_head_arch": "eagle-attn"}, "kind eagle-attn, which is not read"),
             ({"grounded_heads": False}, "without grounded_heads, which is not read"),
         ],
     )
@@ -184,10 +186,10 @@ class TestFiles:
         assert why in match.reason
 
     def test_strange_tensors(self, tmp_path: Path) -> None:
-        path = folder(tmp_path, tensors() | {"prefix_embeding_layer.mlp.weight": torch.zeros(2, 2)})
+        path = folder(tmp_path, tensors() | {"hydra_norm.weight": torch.zeros(2)})
         match = Medusa().check(self.info, str(path))
         assert match.fit == Fit.NO
-        assert "prefix_embeding_layer.mlp.weight, which no Hydra head has" in match.reason
+        assert "hydra_norm.weight, which no Hydra head has" in match.reason
 
     @pytest.mark.parametrize(
         ("change", "why"),
@@ -209,5 +211,6 @@ class TestFiles:
             loaded(folder(tmp_path, tensors(), hidden_state_offset=offset), toys.target())
 
     def test_pickled(self, tmp_path: Path) -> None:
-        torch.save(tensors(), tmp_path / "hydra_lm_head.pt")
+        """As its authors save it, with the target's embedding beside the heads."""
+        torch.save({"input_embed_fn.weight": torch.full((2, 2), torch.nan), **tensors()}, tmp_path / "hydra_lm_head.pt")
         assert loaded(tmp_path, toys.target()).shape.depth == HEADS

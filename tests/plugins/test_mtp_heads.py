@@ -137,10 +137,18 @@ def test_broken_files_are_told(model: TargetModel, tmp_path: Path) -> None:
         Mtp().check(model.info, str(save(tmp_path / "heads", params={"n_future_tokens": "4"})))
     (tmp_path / "heads" / "params.json").write_text(json.dumps(PARAMS))
     file = tmp_path / "heads" / "consolidated.pth"
-    for content, told in ((b"PK\3\4 cut short", "cannot be read as weights"), ([1, 2], "something else than tensors")):
+    for content, told in ((b"PK\3\4 cut short", "cannot be read as a table"), ([1, 2], "holds a list")):
         file.write_bytes(content) if isinstance(content, bytes) else torch.save(content, file)
         with pytest.raises(BrokenFileError, match=told):
             load(model, tmp_path / "heads")
     file.unlink()
     with pytest.raises(ModelError, match="holds 0 files of weights"):
         load(model, tmp_path / "heads")
+
+
+def test_heads_are_kept_as_the_layers_of_the_target(tmp_path: Path) -> None:
+    target, heads = toys.checkpoint(tmp_path / "target"), save(tmp_path / "heads")
+    models = [layers.target(target, quantize=bits) for bits in (8, None)]
+    rounded, plain = ([layers.forms(block) for block in load(model, heads)._blocks] for model in models)
+    assert rounded == [layers.forms(models[0].decoder.weights.blocks[0])] * COUNT
+    assert plain[0] != rounded[0]

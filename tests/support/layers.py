@@ -14,8 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outrider.core.drafting import ModelInfo
-from outrider.core.target.linear import Form
+from outrider.core.target.attention import Attention
+from outrider.core.target.decoder import Block
+from outrider.core.target.linear import Form, Linear
 from outrider.core.target.load import load_decoder
+from outrider.core.target.mlp import Dense
 from outrider.core.target.model import SLACK, TargetModel
 from outrider.core.weights.checkpoint import info, open_checkpoint
 
@@ -61,15 +64,21 @@ def checkpoint(folder: Path, count: int = 1, seed: int = 5) -> Path:
     return folder
 
 
-def target(folder: Path, context: int = 200) -> TargetModel:
-    """The model of a folder, with its own cache."""
+def target(folder: Path, context: int = 200, quantize: int | None = None) -> TargetModel:
+    """The model of a folder, with its own cache; its matrices rounded to so many bits."""
     opened = open_checkpoint(folder)
     try:
         known: ModelInfo = info(opened)
-        decoder = load_decoder(opened, Form(torch.float32, torch.device("cpu")), context + SLACK)
+        decoder = load_decoder(opened, Form(torch.float32, torch.device("cpu"), quantize), context + SLACK)
     finally:
         opened.close()
     return TargetModel(decoder, known, context)
+
+
+def forms(block: Block) -> list[type[Linear]]:
+    """How the matrices of a layer are kept: what attention reads, and the last of the MLP."""
+    assert isinstance(block.mixer, Attention) and isinstance(block.channel, Dense)
+    return [type(block.mixer.mix), type(block.channel.down)]
 
 
 # ---------------------------------------------------------------------------------------------------- formulas
@@ -108,27 +117,37 @@ def run(x: Tensor, w: Weights, *, neighbours: bool = False, hidden: Sequence[int
 
 
 def chain(
-    tokens: Sequence[int], states: Tensor, tensors: Weights, count: int, nodes: int, hidden: Sequence[int] = ()
+    tokens: Sequence[int],
+    states: Tensor,
+    tensors: Weights,
+    count: int,
+    nodes: int,
+    hidden: Sequence[int] = (),
+    prenorm: bool = False,
 ) -> tuple[list[int], list[Tensor]]:
-    """The greedy chain behind `tokens` with normed states [T - 1, d], and its logits [V], everything computed anew."""
+    """The greedy chain behind `tokens` with states [T - 1, d], and its logits [V], everything computed anew.
+
+    `prenorm`: outputs are fed back before their norm.
+    """
     table, head = tensors["model.embed_tokens.weight"].double(), tensors["lm_head.weight"].double()
     draft: list[int] = []
     logits: list[Tensor] = []
 
-    def through(index: int, ids: Sequence[int], h: Tensor) -> Tensor:
+    def through(index: int, ids: Sequence[int], h: Tensor) -> tuple[Tensor, Tensor]:
         at = f"model.layers.{2 + index}."
         w = {name.removeprefix(at): tensor for name, tensor in tensors.items() if name.startswith(at)}
         x = torch.cat((norm(table[list(ids)], w["enorm.weight"]), norm(h, w["hnorm.weight"])), -1)
         y = run(x @ w["eh_proj.weight"].double().T, w, hidden=hidden)
-        return norm(y, w["shared_head.norm.weight"])
+        read = norm(y, w["shared_head.norm.weight"])
+        return read, y if prenorm else read
 
     h, made = states.double(), states[:0].double()
     for depth in range(nodes):
         ids = [*tokens, *draft]
         if count == 1:
-            made = through(0, ids[1:], torch.cat((states.double(), made[states.shape[0] - 1 :])))
+            read, made = through(0, ids[1:], torch.cat((states.double(), made[states.shape[0] - 1 :])))
         else:
-            h = made = through(depth, ids[1 + depth :], h)
-        logits.append(head @ made[-1])
+            read, h = through(depth, ids[1 + depth :], h)
+        logits.append(head @ read[-1])
         draft.append(int(logits[-1].argmax()))
     return draft, logits

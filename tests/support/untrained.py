@@ -46,6 +46,7 @@ class Size:
 
 STARTER = Size(576, 9, 3, 64, 96, 49152, 30)
 TINY = Size(64, 4, 2, 16, 48, 256, 4)  # of the golden checkpoints
+TOY = Size(32, 4, 2, 8, 48, 259, 2)  # of `toys.checkpoint`
 
 
 def _layer(at: str, g: torch.Generator, size: Size, wide: int) -> dict[str, Tensor]:
@@ -121,3 +122,88 @@ def medusa(folder: Path, size: Size = STARTER) -> Path:
         )
         made[f"{head}.1.weight"] = _matrix(g, size.vocab, size.width).half()
     return _write(folder, "medusa_lm_head.safetensors", made, {"medusa_num_heads": 2, "medusa_num_layers": 1})
+
+
+def hydra(folder: Path, size: Size = STARTER) -> Path:
+    """Two heads that see the guesses before theirs."""
+    g = torch.Generator().manual_seed(4)
+    made: dict[str, Tensor] = {}
+    for head in range(2):
+        for part in ("linear", "res_connection"):
+            at = f"hydra_mlp.{head}.0.{part}"
+            made[f"{at}.weight"] = _matrix(g, size.width, (head + 2) * size.width)
+            made[f"{at}.bias"] = torch.zeros(size.width)
+        made[f"hydra_lm_head.{head}.weight"] = _matrix(g, size.vocab, size.width)
+        made[f"hydra_lm_head.{head}.bias"] = torch.zeros(size.vocab)
+    return _write(folder, "hydra_lm_head.safetensors", made, {"hydra_num_heads": 2, "grounded_heads": True})
+
+
+def hydra_prefix(folder: Path, size: Size = STARTER) -> Path:
+    """Hydra++: two heads behind a layer shaped as the target's, which its config tells."""
+    g = torch.Generator().manual_seed(7)
+    made = _layer("prefix_embeding_layer.layers.0.", g, size, size.width)
+    made["prefix_embeding_layer.norm.weight"] = torch.ones(size.width)
+    for head in range(2):
+        for part in ("linear", "res_connection"):
+            at = f"hydra_mlp.{head}.1.{part}"
+            made[f"{at}.weight"] = _matrix(g, size.width, (head + 2) * size.width)
+            made[f"{at}.bias"] = torch.zeros(size.width)
+        made[f"hydra_lm_head.{head}.1.weight"] = _matrix(g, size.vocab, size.width)
+        made[f"hydra_lm_head.{head}.1.bias"] = torch.zeros(size.vocab)
+    choices = [[0], [1], [0, 0], [1, 0]]
+    config = {"hydra_num_heads": 2, "hydra_head_arch": "prefix-mlp", "grounded_heads": True, "hydra_choices": choices}
+    return _write(folder, "hydra_lm_head.safetensors", made, config)
+
+
+def parallel(folder: Path, size: Size = STARTER) -> Path:
+    """Two parallel heads as Meta stores them; keys and values have as many heads as queries."""
+    g = torch.Generator().manual_seed(5)
+    wide = size.heads * size.head
+    made = {"norm.weight": torch.ones(size.width)}
+    for head in range(2):
+        at = f"extra_heads.{head}."
+        made |= {f"{at}attention.w{name}.weight": _matrix(g, wide, size.width) for name in "qkv"}
+        made[f"{at}attention.wo.weight"] = _matrix(g, size.width, wide)
+        made |= {f"{at}feed_forward.w{name}.weight": _matrix(g, size.inner, size.width) for name in "13"}
+        made[f"{at}feed_forward.w2.weight"] = _matrix(g, size.width, size.inner)
+        made |= {f"{at}{name}_norm.weight": torch.ones(size.width) for name in ("attention", "ffn")}
+    settings = {"dim": size.width, "n_layers": size.layers + 2, "n_heads": size.heads, "n_future_tokens": 3}
+    _write(folder, "consolidated.safetensors", made, {})
+    (folder / "config.json").unlink()
+    (folder / "params.json").write_text(json.dumps({**settings, "vocab_size": -1, "norm_eps": 1e-5}))
+    return folder
+
+
+def assistant(folder: Path, size: Size = STARTER) -> Path:
+    """An assistant of Gemma 4, one full layer of half the target's width."""
+    g = torch.Generator().manual_seed(6)
+    at, narrow, wide = "model.layers.0.", size.width // 2, size.heads * size.head
+    shapes = {
+        "pre_projection": (narrow, 2 * size.width),
+        "post_projection": (size.width, narrow),
+        "model.embed_tokens": (size.vocab, narrow),
+        f"{at}self_attn.q_proj": (wide, narrow),
+        f"{at}self_attn.o_proj": (narrow, wide),
+        f"{at}mlp.gate_proj": (size.inner, narrow),
+        f"{at}mlp.up_proj": (size.inner, narrow),
+        f"{at}mlp.down_proj": (narrow, size.inner),
+    }
+    made = {f"{name}.weight": _matrix(g, *shape) for name, shape in shapes.items()}
+    for name in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+        made[f"{at}{name}_layernorm.weight"] = torch.ones(narrow)
+    made |= {f"{at}self_attn.q_norm.weight": torch.ones(size.head), "model.norm.weight": torch.ones(narrow)}
+    made[f"{at}layer_scalar"] = torch.ones(1)
+    inner = {
+        **size.config,
+        "model_type": "gemma4_text",
+        "hidden_size": narrow,
+        "num_kv_shared_layers": 1,
+        "layer_types": ["full_attention"],
+        "sliding_window": 16,
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+        "hidden_activation": "gelu_pytorch_tanh",
+        "tie_word_embeddings": True,
+    }
+    inner.pop("hidden_act")
+    config = {"model_type": "gemma4_assistant", "backbone_hidden_size": size.width, "text_config": inner}
+    return _write(folder, "model.safetensors", made, config)

@@ -128,7 +128,12 @@ class Answer:
             )
         drafter = self._choose(self._choice)
         if self._prefill(drafter, control):
-            self._decode(drafter, control)
+            ahead = not self.order.detail  # which looks at the logits of each round
+            rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, self.order.rule, ahead=ahead)
+            try:
+                self._decode(rounds, drafter, control)
+            finally:
+                rounds.close()
             self.talk.target.keep()
         return self.report()
 
@@ -171,8 +176,7 @@ class Answer:
 
     # ------------------------------------------------------------------ decode
 
-    def _decode(self, drafter: Rider | None, control: Control) -> None:
-        rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, self.order.rule)
+    def _decode(self, rounds: Rounds, drafter: Rider | None, control: Control) -> None:
         context = self.talk.target.context
         while self.emitter.finish is None:
             if control.cancelled():

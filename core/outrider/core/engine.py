@@ -12,7 +12,7 @@ import torch
 from . import finding, registry
 from .answer import Answer, Control, Order
 from .composite import Composite
-from .errors import DrafterError, UsageError
+from .errors import DrafterError, ModelError, UsageError
 from .loading import Model, open_model
 from .noise import fresh_seed
 from .protocol import DrafterChoice, Generate, ModelChoice, Notice, Progress, Report, Step
@@ -174,25 +174,28 @@ class Engine:
     ) -> registry.Rider | None:
         """The loaded drafter of `choice`, None for plain decoding. Weights that are not here are brought, told to `bring`.
 
-        Raises DrafterError if an explicit choice cannot ride, and what bringing weights raises. `auto` without weights
-        never fails: it falls back to plain decoding and says why.
+        Raises DrafterError, ModelError if an explicit choice cannot ride, and what bringing weights raises. `auto` without
+        weights never fails: what cannot be loaded is told, and left out from then on.
         """
-        automatic = choice.name == "auto"
-        try:
-            names, weights = self._riders(model, choice, bring, cancelled)
-            if not names:
-                return None
-            key = ("+".join((*names, *(f"{name}={value}" for name, value in choice.options.items()))), weights)
-            known = model.talk.drafters.get(key)
-            if known is not None and not known.failed:
-                return known
-            told = {"weights": weights, **choice.options}
-            parts = [self._part(model, name, told if name == names[-1] else {}, report) for name in names]
-        except DrafterError as error:
-            if not automatic or choice.weights is not None:
-                raise
-            report(f"{error.message} Decoding plainly instead.")
+        names, weights = self._riders(model, choice, bring, cancelled)
+        if not names:
             return None
+        key = ("+".join((*names, *(f"{name}={value}" for name, value in choice.options.items()))), weights)
+        known = model.talk.drafters.get(key)
+        if known is not None and not known.failed:
+            return known
+        told = {"weights": weights, **choice.options}
+        parts: list[registry.GuardedDrafter] = []
+        try:
+            for name in names:
+                parts.append(self._part(model, name, told if name == names[-1] else {}, report))
+        except (DrafterError, ModelError) as error:
+            if choice.name != "auto" or choice.weights is not None:
+                raise
+            report(f"{error.message} Going on without it.")
+            for row in model.rows:
+                row.usable = row.usable and row.name != names[len(parts)]
+            return self.drafter(model, choice, report, bring, cancelled)
         drafter = parts[0] if len(parts) == 1 else Composite(parts[0], parts[1], model.policy)
         model.talk.drafters[key] = drafter
         drafter.reset()

@@ -67,6 +67,15 @@ class Noise:
             self._stepped = torch.arange(vocab, device=device) * _signed(_STEP)
         return self._finish(self._stepped + _signed(_mix(self._keys[stream] + position * _STEP & _MASK)))
 
+    def key(self, stream: str) -> int:
+        """What tells a stream of this request from all others, as int64."""
+        return _signed(self._keys[stream])
+
+    @staticmethod
+    def uniform_at(key: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
+        """`uniform` of a stream's `key` where only the device knows it and the positions; all broadcast together."""
+        return Noise._finish(ids * _signed(_STEP) + _mix_(key + positions * _signed(_STEP)))
+
     def coin(self, position: int, chance: float, turn: int = 0) -> bool:
         """True with probability `chance`, from the `accept` stream; `turn` tells coins of one position apart."""
         return float(self.uniform("accept", position, torch.tensor(turn, dtype=torch.int64))) < chance

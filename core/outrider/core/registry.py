@@ -11,7 +11,21 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .drafting import API, Context, Draft, Drafter, Fit, Match, Method, ModelInfo, Needs, Shape, Step, Target
+from .drafting import (
+    API,
+    Context,
+    Draft,
+    Drafter,
+    Fit,
+    Match,
+    Method,
+    ModelInfo,
+    Needs,
+    Shape,
+    Stateless,
+    Step,
+    Target,
+)
 from .errors import DrafterError, ModelError, OutriderError
 from .protocol import DrafterRow
 
@@ -53,7 +67,9 @@ def entries() -> list[Entry]:
 
 
 def last_line(error: BaseException) -> str:
-    """What a person wants to read of an exception: its own words, or its type where it has none."""
+    """What a person wants to read of an exception: its own words, or its type where it has none; no full stop behind ours."""
+    if isinstance(error, OutriderError):
+        return error.message.rstrip(".")
     words = str(error).strip().splitlines()
     return f"{type(error).__name__}: {words[-1]}" if words else type(error).__name__
 
@@ -140,7 +156,7 @@ def readings(name: str, info: ModelInfo, weights: str | None) -> list[Mapping[st
     entry = _entry(name)
     answer = _fitting(entry, info, weights)
     offer = getattr(method(entry), "readings", None)
-    found = _guarded(f"Asking the drafter {name} for readings", lambda: list(offer(answer))) if offer else []
+    found = _guarded(f"Asking the drafter {name} for readings", lambda: list(offer(info, answer))) if offer else []
     return found or [{}]
 
 
@@ -291,8 +307,9 @@ class GuardedDrafter:
         self._call("advance_device", lambda: self._drafter.advance_device(tokens, count, hidden))  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free what it holds, and let go of it: memory may be free only with the last reference."""
         drafter, self._failed = self._drafter, True
+        self._drafter = Stateless()
         try:
             drafter.close()
         except Exception as error:  # noqa: BLE001 - same isolation; closing is the last thing it is asked
@@ -325,7 +342,9 @@ def flaw(draft: Draft, budget: int, shape: Shape, vocab: int) -> str | None:
         return "a token id outside the vocabulary"
     if draft.parents is not None:
         parents = draft.parents.tolist()
-        if len(parents) != n or any(not -1 <= parent < index for index, parent in enumerate(parents)):
+        if draft.parents.is_floating_point() or draft.parents.shape != (n,):
+            return "something that is no list of parents"
+        if any(not -1 <= parent < index for index, parent in enumerate(parents)):
             return "a tree whose parents do not come before their children"
     if draft.probs is not None and n:
         probs = draft.probs

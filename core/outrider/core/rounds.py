@@ -15,6 +15,7 @@ from torch import Tensor
 from . import accept
 from .accept import Guess
 from .drafting import Context, Draft, Step
+from .flights import Flights, Landed
 from .registry import Rider
 from .sample import Sampler
 from .target.model import TargetModel
@@ -53,25 +54,38 @@ def kinds(guess: Guess, path: Sequence[int]) -> str:
 class Rounds:
     """The rounds of one answer. `tokens` is the conversation, shared with the engine; the last one is the root."""
 
-    def __init__(self, target: TargetModel, tokens: list[int], sampler: Sampler, rule: str = "match") -> None:
+    def __init__(
+        self, target: TargetModel, tokens: list[int], sampler: Sampler, rule: str = "match", *, ahead: bool = True
+    ) -> None:
         self.target = target
         self.tokens = tokens
         self.sampler = sampler
         self.rule = rule
+        self._ahead = ahead  # whether a round may be launched before the last one is read
+        self._flights = Flights.of(target.lane, sampler, rule)
 
     def run(self, drafter: Rider | None, budget: int) -> Round:
         """One round with at most `budget` draft tokens; 0 or no drafter is a plain pass."""
-        if drafter is not None and drafter.device and budget > 0 and self.rule == "match" and not drafter.failed:
-            return self._device_round(drafter, budget)
+        rider = drafter if drafter is not None and not drafter.failed else None
+        device = rider is not None and rider.device and budget > 0 and self.rule == "match"
+        if self._flights is not None and (self._flights or rider is None or device):
+            return self._fly(self._flights, rider, budget if device else 0)
+        if rider is not None and device:
+            return self._device_round(rider, budget)
         began = time.perf_counter()
-        draft = self._propose(drafter, budget)
+        draft = self._propose(rider, budget)
         drafted = time.perf_counter()
         guess, nodes = guess_of(draft, self.target.trees)
         total = 0 if draft is None else draft.tokens.shape[0]
-        done = self._verify(drafter, guess, (nodes, total))
+        done = self._verify(rider, guess, (nodes, total))
         ended = time.perf_counter()
         done.draft_s, done.verify_s, done.total_s = drafted - began, done.verify_s - drafted, ended - began
         return done
+
+    def close(self) -> None:
+        """Nothing more is wanted: what the device did beyond the last round is forgotten."""
+        if self._flights is not None:
+            self._flights.forget(len(self.tokens))
 
     def context(self, drafter: Rider, budget: int) -> Context:
         """What a drafter sees of this round."""
@@ -90,6 +104,11 @@ class Rounds:
         return drafter.propose(self.context(drafter, budget), self.target.vocab)
 
     def _verify(self, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int]) -> Round:
+        if self._flights is not None:
+            return self._verify_there(self._flights, drafter, guess, verified)
+        return self._verify_here(drafter, guess, verified)
+
+    def _verify_here(self, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int]) -> Round:
         nodes, total = verified
         start = len(self.tokens) - 1  # position of the root
         listening = drafter is not None and not drafter.failed
@@ -116,6 +135,69 @@ class Rounds:
             path=verdict.path,
             logits=result.logits,
             verify_s=ended,
+        )
+
+    def _verify_there(
+        self, flights: Flights, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int]
+    ) -> Round:
+        """The same where the device chooses, accepts and commits."""
+        nodes, total = verified
+        start = len(self.tokens)
+        flights.drafted(self.tokens, guess, drafter)
+        landed = flights.land()
+        if landed is None:
+            flights.forget(start)
+            return self._verify_here(drafter, guess, verified)
+        ended = time.perf_counter()
+        done = self._landed(landed)
+        done.verify_s = ended
+        if drafter is not None:
+            done.drafter = drafter.riding if len(guess) else "none"
+            path = torch.tensor([nodes[node] for node in landed.path], dtype=torch.int64)
+            choices = _spread(torch.tensor(landed.choices), nodes, total) if drafter.needs.choices else None
+            drafter.advance(Step(start, torch.tensor(landed.tokens), path, landed.hidden, choices))
+        return done
+
+    def _fly(self, flights: Flights, rider: Rider | None, budget: int) -> Round:
+        """A round that needs nothing of the host, or the landing of one in the air; the next is launched before this is read."""
+        nodes = min(budget, rider.shape.nodes) if rider is not None else 0
+        alone = rider is None or nodes > 0
+        if not flights:
+            self._launch(flights, rider, nodes)
+        if alone and self._ahead and flights.rider is rider and flights.fits(nodes, self.target.context):
+            self._launch(flights, rider, nodes)
+        start = len(self.tokens)
+        landed = flights.land()
+        if landed is None:
+            flights.forget(start)
+            return self._verify_here(rider, Guess([]), ([], 0))
+        done = self._landed(landed)
+        if rider is not None and landed.drafter is not rider:  # a round from before it took over
+            rider.advance(Step(start, torch.tensor(landed.tokens), torch.empty(0, dtype=torch.int64)))
+        return done
+
+    def _launch(self, flights: Flights, rider: Rider | None, nodes: int) -> None:
+        if rider is None or nodes == 0 or not flights.device(self.tokens, rider, nodes):
+            flights.drafted(self.tokens, Guess([]), rider)
+
+    def _landed(self, landed: Landed) -> Round:
+        """What was read becomes part of the conversation."""
+        self.tokens.extend(landed.tokens)
+        rider = landed.drafter
+        if rider is not None and not self._flights:  # what is in the air may still be taken back
+            rider.known = len(self.tokens)
+        return Round(
+            tokens=landed.tokens,
+            kinds=kinds(landed.guess, landed.path),
+            proposed=len(landed.guess),
+            accepted=len(landed.path),
+            drafter=rider.riding if rider is not None else "none",
+            guess=landed.guess,
+            path=landed.path,
+            logits=landed.logits,
+            draft_s=landed.draft_s,
+            verify_s=landed.total_s - landed.draft_s,
+            total_s=landed.total_s,
         )
 
     def _accept(self, logits: Tensor, guess: Guess, drafter: Rider | None) -> accept.Verdict:

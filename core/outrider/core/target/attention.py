@@ -32,14 +32,20 @@ class Attention:
     v_norm: Norm | None = None
     sinks: Tensor | None = None  # [H]
     plain: bool = field(init=False)  # nothing but rope happens to queries and keys: the fewest steps will do
-    heads: ops.Heads | None = field(init=False)  # where a fused kernel may do all from `mix` to `out`
+    _odd: bool = field(init=False)  # more than norms over each head happens to them
+    _heads: ops.Heads | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         spec = self.spec
-        odd = spec.value_norm or spec.value_is_key or spec.temperature or spec.qk_factor != 1.0
-        self.plain = not odd and not spec.qk_norm and spec.source is None
-        whole = odd or spec.qk_norm == "whole"
-        self.heads = None if whole else ops.Heads(spec, self.q_norm, self.k_norm, self.sinks)
+        self._odd = bool(spec.value_norm or spec.value_is_key or spec.temperature or spec.qk_factor != 1.0)
+        self.plain = not self._odd and not spec.qk_norm and spec.source is None
+
+    @property
+    def heads(self) -> ops.Heads | None:
+        """What a fused kernel has to know to do all from `mix` to `out`; None where it does not."""
+        if self._heads is None and not self._odd and self.spec.qk_norm != "whole":
+            self._heads = ops.Heads(self.spec, self.q_norm, self.k_norm, self.sinks)
+        return self._heads
 
     def new_state(self, room: Room) -> State | None:
         """Keys, then values of each token; None where another layer's are used."""

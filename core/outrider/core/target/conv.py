@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .linear import Linear
 from .spec import ConvSpec
-from .state import Recurrent, Room, State
+from .state import Count, Recurrent, Room, State
 from .where import Where
 
 
@@ -27,6 +27,13 @@ def causal(x: Tensor, past: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     for tap in range(1, weight.shape[1]):
         y = y + inputs[tap : tap + rows] * weight[:, tap]
     return y, inputs
+
+
+def newest(inputs: Tensor, count: Count, keep: int) -> Tensor:
+    """Of `inputs` [keep + S, Q] those that lie before token `count`: [keep, Q]."""
+    if isinstance(count, Tensor):
+        return inputs[count + torch.arange(keep, device=inputs.device)]
+    return inputs[count : count + keep].clone()
 
 
 @dataclass(slots=True)
@@ -48,5 +55,5 @@ class ShortConv:
         b, c, u = self.mix(x).chunk(3, -1)
         y, inputs = causal(b * u, state.now[0], self.conv)
         keep = self.spec.kernel - 1
-        state.passed(where.rows, lambda count: [inputs[count : count + keep].clone()])
+        state.passed(where.rows, lambda count: [newest(inputs, count, keep)])
         return self.out(c * y) if residual is None else self.out.plus(c * y, residual)

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import ops
+from .attention import Attention
+from .latent import LatentAttention
 from .linear import Form, Linear, Table
 from .mlp import Experts
 from .norm import Norm
 from .spec import TargetSpec
 from .state import RINGS, SLACK, Cache, Room, State
-from .where import Tables, Tree, Where
+from .where import Still, Tables, Tree, Where
 
 
 class Pass(NamedTuple):
@@ -84,9 +88,12 @@ class Block:
 
     def run(self, x: Tensor, where: Where, state: State | None, spec: TargetSpec) -> Tensor:
         """[S, d] -> [S, d]: both mixers with their residuals; `spec` is that of the decoder the block belongs to."""
+        channel = self.channel
+        if where.still and isinstance(channel, Experts):
+            channel = partial(channel, still=True)
         if spec.parallel:
             y = _maybe(self.before_mixer, x)
-            return self.channel(y, self.mixer(y, where, state, x))
+            return channel(y, self.mixer(y, where, state, x))
         scale = spec.residual_scale
         y = _maybe(self.before_mixer, x)
         if self.after_mixer is None and scale == 1.0:
@@ -96,11 +103,12 @@ class Block:
         y = _maybe(self.before_channel, x)
         if self.beside is not None:
             beside = self.beside
-            y = beside.after_dense(self.channel(y)) + beside.after(beside.experts.routed(beside.before(x), x))
+            routed = beside.experts.routed(beside.before(x), x, still=where.still)
+            y = beside.after_dense(channel(y)) + beside.after(routed)
             return x + _maybe(self.after_channel, y)
         if self.after_channel is None and scale == 1.0:
-            return self.channel(y, x)
-        return x + _maybe(self.after_channel, self.channel(y)) * scale
+            return channel(y, x)
+        return x + _maybe(self.after_channel, channel(y)) * scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +152,18 @@ class Decoder:
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
         self.form = weights.form or Form(self.dtype, self.device)
+        self._scale = torch.tensor(spec.embed_scale, dtype=self.dtype, device=self.device)  # rounded as weights are
+
+    @cached_property
+    def reads_what_is_there(self) -> bool:
+        """Whether still passes read no more rows than there are, so that their `end` costs nothing."""
+        fast = ops.fused(self._scale)
+        mixers = [block.mixer for block in self.weights.blocks]
+        plain = [mixer for mixer in mixers if isinstance(mixer, Attention)]
+        fused = all(
+            fast is not None and mixer.heads is not None and fast.attends(mixer.heads, self.dtype) for mixer in plain
+        )
+        return fused and not any(isinstance(mixer, LatentAttention) for mixer in mixers)
 
     def new_cache(self, capacity: int, *, slack: int = SLACK, rings: float = RINGS) -> Cache:
         """Empty states of this model for `capacity` tokens (at most the rope table's rows).
@@ -163,7 +183,7 @@ class Decoder:
         """[S] -> [S, d] as the first block sees them."""
         x = self.embed_raw(ids)
         if self.spec.embed_scale != 1.0:
-            x = x * torch.tensor(self.spec.embed_scale, dtype=x.dtype, device=x.device)  # rounded to the weights' dtype
+            x = x * self._scale
         return x if self.weights.embed_norm is None else self.weights.embed_norm(x)
 
     def norm(self, hidden: Tensor) -> Tensor:
@@ -193,6 +213,17 @@ class Decoder:
         x = self._blocks(ids, cache, where, len(self.weights.blocks), (states, kept))
         hidden = torch.stack([kept[k] for k in states], 1) if states else None
         return Pass(self.head(self.norm(x[-1:] if last else x)), hidden)
+
+    @torch.inference_mode()
+    def still(
+        self, ids: Tensor, cache: Cache, start: Still, *, states: Sequence[int] = (), tree: Tree | None = None
+    ) -> Pass:
+        """As `run`, from a row on that only the device knows."""
+        kept: dict[int, Tensor] = {}
+        where = Where(start, ids.shape[0], self.weights.tables, self.dtype, self.device, tree)
+        x = self._blocks(ids, cache, where, len(self.weights.blocks), (states, kept))
+        hidden = torch.stack([kept[k] for k in states], 1) if states else None
+        return Pass(self.head(self.norm(x)), hidden)
 
     @torch.inference_mode()
     def early(self, ids: Tensor, cache: Cache, start: int, layers: int) -> Tensor:

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .conv import causal
+from .conv import causal, newest
 from .linear import Linear
 from .norm import Norm
 from .scan import by_chunks, chunked, fading
 from .spec import DeltaSpec
-from .state import Recurrent, Room, State
+from .state import Count, Recurrent, Room, State
 from .where import Where
 
 
@@ -62,13 +62,14 @@ class DeltaNet:
         keep = s.kernel - 1
         if rows > state.slack:
             y, end = _by_chunks(memory, (q, k, v), b.sigmoid(), logs)
-            state.passed(rows, lambda count: [inputs[count : count + keep].clone(), end])
+            state.passed(rows, lambda count: [newest(inputs, count, keep), end])
         else:
             steps = _steps((q, k, v), b.sigmoid(), logs.exp())
             y, end = _by_tokens(memory, steps, q)
 
-            def after(n: int) -> list[Tensor]:
-                return [inputs[n : n + keep].clone(), end if n == rows else _walk(memory, steps, n)[2]]
+            def after(n: Count) -> list[Tensor]:
+                known = isinstance(n, int) and n == rows
+                return [newest(inputs, n, keep), end if known else _walk(memory, steps, n)[2]]
 
             state.passed(rows, after)
         y = self.norm(y.to(x.dtype)) * F.silu(self.z(x)).view(rows, -1, s.value_dim)
@@ -96,10 +97,14 @@ def _steps(qkv: tuple[Tensor, ...], beta: Tensor, decay: Tensor) -> _Steps:
     return _Steps(reads, k[..., None], (v * beta)[:, :, None], decay[..., None])
 
 
-def _walk(memory: Tensor, steps: _Steps, count: int) -> tuple[list[Tensor], list[Tensor], Tensor]:
+def _walk(memory: Tensor, steps: _Steps, count: Count) -> tuple[list[Tensor], list[Tensor], Tensor]:
     """What each of `count` tokens finds [nv, 2, dv] and writes [nv, 1, dv], and the memory [nv, dk, dv] after them."""
     memory = memory.clone()
     finds, writes = [], []
+    if isinstance(count, Tensor):  # tokens that do not count leave the memory as it is
+        idle = torch.arange(steps.keys.shape[0], device=count.device)[:, None, None, None] >= count
+        steps = steps._replace(keys=steps.keys.masked_fill(idle, 0), decays=steps.decays.masked_fill(idle, 1))
+        count = steps.keys.shape[0]
     for reads, key, value, decay in zip(*(part[:count] for part in steps), strict=True):
         found = reads @ memory
         wrong = value - found[:, :1]

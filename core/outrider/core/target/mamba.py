@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .conv import causal
+from .conv import causal, newest
 from .linear import Linear
 from .scan import by_chunks, by_tokens, chunked, fading
 from .spec import MambaSpec
-from .state import Recurrent, Room, State
+from .state import Count, Recurrent, Room, State
 from .where import Where
 
 
@@ -58,14 +58,14 @@ class Mamba:
         w, logs = u * dt[..., None], -self.a_log.exp() * dt
         if rows > state.slack:
             y, end = by_chunks(memory, chunked(q), chunked(k), chunked(w), fading(chunked(logs[..., None])))
-            state.passed(rows, lambda count: [inputs[count : count + keep].clone(), end])
+            state.passed(rows, lambda count: [newest(inputs, count, keep), end])
         else:
             decay = logs.exp()
             y, end = by_tokens(memory, q, k, w, decay)
 
-            def after(n: int) -> list[Tensor]:
-                there = end if n == rows else by_tokens(memory, q[:n], k[:n], w[:n], decay[:n])[1]
-                return [inputs[n : n + keep].clone(), there]
+            def after(n: Count) -> list[Tensor]:
+                known = isinstance(n, int) and n == rows
+                return [newest(inputs, n, keep), end if known else by_tokens(memory, q, k, w, decay, n)[1]]
 
             state.passed(rows, after)
         y = self._gated(y[:rows] + self.skip[:, None] * u, z.to(exact)).to(x.dtype) * self.norm

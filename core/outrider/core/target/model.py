@@ -9,21 +9,29 @@ from torch import Tensor
 
 from outrider.core.drafting import ModelInfo
 
+from .capture import Capture, capture_for
 from .decoder import Decoder, Pass
+from .lane import Lane
 from .linear import Form
 from .state import SLACK, Rows
 from .where import tree_of
 
 
 class TargetModel:
-    """Implements `drafting.Target`. Ids come in as lists, the length is moved by `commit` and `rewind` alone."""
+    """Implements `drafting.Target`. Ids come in as lists, the length is moved by `commit` and `rewind` alone.
 
-    def __init__(self, decoder: Decoder, info: ModelInfo, context: int) -> None:
+    On a GPU, or with a `capture`, passes that decode take the `lane`.
+    """
+
+    def __init__(self, decoder: Decoder, info: ModelInfo, context: int, capture: Capture | None = None) -> None:
         self.decoder = decoder
         self.info = info
         self.context = context
         self.dtype, self.device = decoder.dtype, decoder.device
         self.cache = decoder.new_cache(context + SLACK)
+        if capture is None and decoder.device.type == "cuda":
+            capture = capture_for(decoder.device)
+        self.lane = None if capture is None else Lane(decoder, self.cache, capture)
 
     @property
     def form(self) -> Form:
@@ -57,6 +65,8 @@ class TargetModel:
 
         With `parents` the ids are a root and a tree below it: id 1 + i is a child of id 1 + parents[i], -1 is the root.
         """
+        if self.lane is not None and not last and not isinstance(ids, Tensor) and len(ids) <= SLACK:
+            return self.lane.forward(ids, parents, tuple(states))
         if not isinstance(ids, Tensor):
             ids = torch.tensor(ids, dtype=torch.int64)
         tree = None if parents is None else tree_of(parents, self.length, self.device)

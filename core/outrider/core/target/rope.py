@@ -116,9 +116,16 @@ def table(
 ) -> tuple[Tensor, Tensor]:
     """cos and *signed* sin, each `[rows, h]` in `dtype`: rotating x is `x * cos + roll(x, h / 2) * sin`.
 
-    Dims that do not turn have cos 1 and sin 0; `order` puts them where this table expects them.
+    Dims that do not turn have cos 1 and sin 0; `order` puts them where this table expects them. Raises ModelError for a
+    scaling that is not known, or whose settings are not there or of the wrong kind.
     """
-    inverse, attention = inverse_frequencies(rope, made_for, context)
+    try:
+        inverse, attention = inverse_frequencies(rope, made_for, context)
+    except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise ModelError(
+            f"The config's rope scaling {rope.kind!r} cannot be used: a setting is missing or of the wrong kind.",
+            "Download the config again, whole.",
+        ) from error
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     angles = torch.arange(rows, dtype=exact)[:, None] * inverse.to(exact)  # [rows, r/2]
     still = (head_dim - rope.width) // 2

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .state import Count
+
 CHUNK = 64
 
 
@@ -25,9 +27,19 @@ class Fading(NamedTuple):
     rest: Tensor  # [N, H, C, 1] from each token to the end
 
 
-def by_tokens(memory: Tensor, q: Tensor, k: Tensor, w: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
-    """Reads [S, H, dv] and the memory [H, dk, dv] at the end, for q, k [S, H, dk], w [S, H, dv] and decay [S, H]."""
+def by_tokens(
+    memory: Tensor, q: Tensor, k: Tensor, w: Tensor, decay: Tensor, count: Count | None = None
+) -> tuple[Tensor, Tensor]:
+    """Reads [S, H, dv] and the memory [H, dk, dv] at the end, for q, k [S, H, dk], w [S, H, dv] and decay [S, H].
+
+    `count`: only so many of the tokens are there, [1] where only the device knows; what the others read is of no use.
+    """
     memory = memory.clone()
+    if isinstance(count, Tensor):  # tokens that do not count leave the memory as it is
+        idle = torch.arange(k.shape[0], device=count.device)[:, None] >= count
+        k, decay = k.masked_fill(idle[..., None], 0), decay.masked_fill(idle, 1)
+    elif count is not None:
+        q, k, w, decay = q[:count], k[:count], w[:count], decay[:count]
     reads = []
     for query, key, write, factor in zip(
         q[:, :, None], k[..., None], w[:, :, None], decay[..., None, None], strict=True

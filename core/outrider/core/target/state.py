@@ -19,6 +19,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from .where import Where
 
+Count = int | Tensor  # tokens; [1] where only the device knows
 SPAN = 64  # a pass looks at a multiple of this many rows
 SLACK = 64  # rows of the widest draft; wider passes are prefill, which is committed whole
 RINGS = 2.0  # a sliding layer keeps a ring where the capacity is more than so many times its rows
@@ -171,6 +172,10 @@ class Ring(Rows):
         where.wide = self, seen
         return seen
 
+    def stood(self, length: int, stop: int) -> None:
+        """As `Cache.stood`."""
+        self._wrote(stop)
+
     def _wrote(self, stop: int) -> None:
         if stop > self.rows:
             self._floor = max(self._floor, stop - self.slack)
@@ -217,7 +222,8 @@ def new_rows(room: Room, *shapes: tuple[int, ...], window: int = 0) -> Rows:
 class Recurrent:
     """A state that is overwritten, [...]: `commit` picks the one after any token of the last pass, or the one before it.
 
-    Of a pass wider than the slack only the end is kept: a copy for each token would be far too much.
+    Of a pass wider than the slack only the end is kept: a copy for each token would be far too much. Still passes write what
+    they settle on into tensors that stay where they are, `hold` puts the state there; all other tensors are never written again.
     """
 
     cut = False
@@ -225,28 +231,49 @@ class Recurrent:
     def __init__(self, room: Room, *parts: tuple[tuple[int, ...], torch.dtype]) -> None:
         self.slack = room.slack
         self.now = [torch.zeros(shape, dtype=dtype, device=room.device) for shape, dtype in parts]
+        self._held: list[Tensor] = []
         self.length = 0
         self._begin(range(0), lambda count: self.now)
 
-    def _begin(self, known: range, after: Callable[[int], list[Tensor]]) -> None:
+    def _begin(self, known: range, after: Callable[[Count], list[Tensor]]) -> None:
         self._base, self._before = self.length, self.now
-        self._known, self._after = known, after
+        self._known, self.after = known, after
 
     @property
     def nbytes(self) -> int:
         """Bytes of the committed state."""
         return sum(part.nbytes for part in self.now)
 
-    def passed(self, count: int, after: Callable[[int], list[Tensor]]) -> None:
+    def passed(self, count: int, after: Callable[[Count], list[Tensor]]) -> None:
         """A pass of `count` tokens began at the committed length; `after(n)` makes the state behind the first n of them.
 
-        `after` may hold the pass's inputs; its tensors are never written again.
+        `after` may hold the pass's inputs. In a still pass n is a tensor [1].
         """
         if count <= self.slack:
             self._begin(range(1, count + 1), after)
             return
         end = after(count)
         self._begin(range(count, count + 1), lambda _: end)
+
+    def hold(self) -> None:
+        """Put the committed state where still passes find and leave it."""
+        if not self._held:
+            self._held = [part.clone() for part in self.now]
+        elif self.now is not self._held:
+            for place, part in zip(self._held, self.now, strict=True):
+                place.copy_(part)
+        self.now = self._held
+        self._begin(range(0), lambda _: self.now)
+
+    def settle(self, count: Tensor) -> None:
+        """The first `count` [1] tokens of a still pass are true."""
+        for place, part in zip(self._held, self.after(count), strict=True):
+            place.copy_(part)
+
+    def stood(self, length: int, stop: int) -> None:
+        """As `Cache.stood`."""
+        self.length = length
+        self._begin(range(0), lambda _: self.now)
 
     @torch.inference_mode()
     def commit(self, length: int) -> bool:
@@ -257,21 +284,21 @@ class Recurrent:
         if count == 0:
             self.now = self._before
         elif count in self._known:
-            self.now = self._after(count)
+            self.now = self.after(count)
         else:
             return False
         self.length = length
         return True
 
     def snapshot(self, length: int) -> object:
-        """The committed state; tensors are never written in place, so no copy is needed."""
-        return list(self.now)
+        """The committed state; a copy of what still passes write to, other tensors are never written again."""
+        return [part.clone() for part in self.now] if self.now is self._held else list(self.now)
 
     def restore(self, kept: object, length: int) -> None:
         """Back to a snapshot."""
         assert isinstance(kept, list)
         self.now, self.length = list(kept), length
-        self._begin(range(0), lambda count: self.now)
+        self._begin(range(0), lambda _: self.now)
 
 
 class Cache:
@@ -321,6 +348,47 @@ class Cache:
         for state in self._bound:
             if not state.commit(length):
                 raise ValueError(f"no state is known after {length} tokens")
+        self.length = length
+
+    def hold(self) -> None:
+        """Get ready for still passes: every state lies where it will stay."""
+        for state in self._bound:
+            if isinstance(state, Recurrent):
+                state.hold()
+
+    def settle(self, base: Tensor, count: Tensor, path: Tensor | None = None) -> None:
+        """Within a still pass from `base` [1] on: its first `count` [1] tokens are true, or of a tree the rows `path` [S].
+
+        `path` goes on with the rows' own numbers behind the last true one, so that what is moved there stays what it is.
+        """
+        for state in self.states:
+            if isinstance(state, Recurrent):
+                state.settle(count)
+            elif path is not None and isinstance(state, Rows):
+                state.move(base + path, base + torch.arange(path.shape[0], device=path.device))
+
+    @property
+    def held(self) -> list[Tensor]:
+        """What still passes overwrite that is not scratch."""
+        return [part for state in self._bound if isinstance(state, Recurrent) for part in state.now]
+
+    def afters(self) -> list[tuple[Recurrent, Callable[[Count], list[Tensor]]]]:
+        """What leads on from the last pass, for `resume`."""
+        return [(state, state.after) for state in self._bound if isinstance(state, Recurrent)]
+
+    def resume(self, afters: Sequence[tuple[Recurrent, Callable[[Count], list[Tensor]]]], rows: int) -> None:
+        """A captured pass of so many rows, whose `afters` these are, has run again from the committed length."""
+        for state, after in afters:
+            state.passed(rows, after)
+        for state in self._bound:
+            if isinstance(state, Ring):
+                state.stood(self.length, self.length + rows)
+
+    def stood(self, length: int, stop: int) -> None:
+        """Still passes have ended: `length` tokens are true, rows up to `stop` were written."""
+        for state in self._bound:
+            if isinstance(state, Recurrent | Ring):
+                state.stood(length, stop)
         self.length = length
 
     def keep(self) -> None:

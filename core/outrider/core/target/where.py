@@ -31,25 +31,32 @@ def fitting(each: int) -> int:
     return max(1, SCORES // each)
 
 
+class Still(NamedTuple):
+    """The start of a still pass."""
+
+    base: Tensor  # [1] int64, on the device
+    end: int  # rows that full attention reads at whatever length
+
+
 class Tree(NamedTuple):
     """Who sees whom where tokens do not stand in one line.
 
     Rows below `base` are seen by all. From there on lie T rows that nobody has committed; the last S are the pass's own.
     """
 
-    base: int
+    base: int | Tensor  # [1] in a still pass
     positions: Tensor  # [T] of these rows
     seen: Tensor  # [S, T] bool: which of them each row of the pass sees
 
 
 def tree_of(parents: Sequence[int], base: int, device: torch.device) -> Tree:
     """The tree of a draft: row 0 is the root, row 1 + i node i, whose parent is node `parents[i]`, -1 the root."""
-    depth, seen = _shape(tuple(parents))
+    depth, seen = shape_of(tuple(parents))
     return Tree(base, (depth + base).to(device), seen.to(device))
 
 
 @lru_cache(maxsize=64)
-def _shape(parents: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def shape_of(parents: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Depth [W] and ancestors [W, W] of every row; made once for each topology."""
     rows = 1 + len(parents)
     depth, seen = torch.zeros(rows, dtype=torch.int64), torch.eye(rows, dtype=torch.bool)
@@ -71,21 +78,31 @@ def _line(rows: int, device: torch.device) -> Tensor:
 
 
 class Where:
-    """`rows` tokens that are written from row `start` on; without a tree the row is the position."""
+    """`rows` tokens that are written from row `start` on; without a tree the row is the position.
+
+    A *still* pass has its start on the device, so that one captured graph serves every length: nothing here hangs on the
+    value, and full attention reads the first `end` rows whatever the length is.
+    """
 
     def __init__(
         self,
-        start: int,
+        start: int | Still,
         rows: int,
         tables: Tables,
         dtype: torch.dtype,
         device: torch.device,
         tree: Tree | None = None,
     ) -> None:
-        self.start, self.rows, self.tree = start, rows, tree
-        self.stop = start + rows
-        self.end = span(self.stop)  # rows that full attention reads
-        self.index = torch.arange(start, self.stop, device=device)  # [S] rows that are written
+        self.rows, self.tree = rows, tree
+        if isinstance(start, Still):
+            self.still, self.start, self.base = True, 0, start.base
+            self.stop, self.end = 0, start.end
+            self.index = start.base + torch.arange(rows, device=device)  # [S] rows that are written
+        else:
+            self.still, self.start = False, start
+            self.stop = start + rows
+            self.end = span(self.stop)  # rows that full attention reads
+            self.index = torch.arange(start, self.stop, device=device)
         self.positions = self.index if tree is None else tree.positions[-rows:]  # [S]
         self.wide: tuple[Ring, list[Tensor]] | None = None  # what the last ring gave to a pass wider than itself
         self._tables, self._dtype, self._device = tables, dtype, device
@@ -99,10 +116,11 @@ class Where:
         """Who sees whom, as fused kernels read it; None where there are too many rows for that."""
         if self._sight is None:
             if self.tree is None and self.rows <= LOOSE:
-                base = torch.full((1,), self.start, device=self._device)
+                base = self.base if self.still else torch.full((1,), self.start, device=self._device)
                 self._sight = Sight(base, self.positions, self.positions, _line(self.rows, self._device))
             elif self.tree is not None and self.tree.positions.shape[0] <= LOOSE:
-                base = torch.full((1,), self.tree.base, device=self._device)
+                base = self.tree.base
+                base = base if isinstance(base, Tensor) else torch.full((1,), base, device=self._device)
                 self._sight = Sight(base, self.positions, self.tree.positions, _bits(self.tree.seen))
         return self._sight
 
@@ -114,6 +132,8 @@ class Where:
     def first(self, window: int) -> int:
         """First row that a layer of this window reads; a multiple of SPAN, as `end` is."""
         base = self.start if self.tree is None else self.tree.base
+        if isinstance(base, Tensor):  # a still pass reads from the beginning
+            return 0
         return max(0, base + 1 - window) // SPAN * SPAN if window else 0
 
     def slots(self, ring: int) -> Tensor:
@@ -126,7 +146,8 @@ class Where:
         """cos and signed sin of these positions, each [S, 1, h]."""
         key = (rope, head_dim)
         if key not in self._ropes:
-            at = slice(self.start, self.stop) if self.tree is None else self.positions
+            line = self.tree is None and not self.still
+            at = slice(self.start, self.stop) if line else self.positions
             cos, sin = self._tables[key]
             self._ropes[key] = cos[at, None], sin[at, None]
         return self._ropes[key]

@@ -75,7 +75,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     path = Path(path).expanduser()
     if not path.exists():
-        raise ModelError(f"There is no file or folder {path}.", "Check the path given with --model.")
+        raise ModelError(
+            f"There is no file or folder {path}.", "Check the path given with --model or --drafter-weights."
+        )
     if path.is_file():
         if path.suffix.lower() in (".bin", ".pt", ".pth", ".safetensors"):
             raise ModelError(f"{path} is not a model by itself.", "Give its folder, the one with config.json.")

@@ -30,6 +30,8 @@ _MAX_JSON = 256 << 20
 _MAPPED = 256 << 20  # bytes read through one map before it is let go, and with it what it holds of memory
 _BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2}
 _BYTES |= {"I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8}
+_PLAIN = ("F64", "F32", "F16", "BF16")  # what weights are without a scale
+UNREADABLE = "Check that it is a file, and that you may read it."
 _LABELS = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 _SHARD = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
 
@@ -92,8 +94,9 @@ class SafetensorsCheckpoint:
             weight = unpack.expand(self._recipes[name], self._stored)
             return weight if dtype is None else weight.to(dtype)
         kind = self._entry(name).kind
-        if dtype is not None and dtype.is_floating_point and not kind.startswith(("F", "BF")):
-            raise BrokenFileError(f"{self.path}: {name} holds whole numbers ({kind}) and no scale for them.", AGAIN)
+        if dtype is not None and dtype.is_floating_point and kind not in _PLAIN:
+            what = "8-bit floats" if kind.startswith("F8") else "whole numbers"
+            raise BrokenFileError(f"{self.path}: {name} holds {what} ({kind}) and no scale for them.", AGAIN)
         return self._stored(name) if dtype is None else self._stored(name).to(dtype)
 
     def layout(self, name: str) -> Layout | None:
@@ -215,8 +218,8 @@ def _check_index(folder: Path, entries: dict[str, _Entry]) -> None:
 
 def _read_header(file: Path) -> dict[str, _Entry]:
     """Every tensor of one file, each extent inside it."""
-    size = file.stat().st_size
     try:
+        size = file.stat().st_size
         with file.open("rb") as stream:
             head = stream.read(64)
             shown = disguise(head)
@@ -228,7 +231,7 @@ def _read_header(file: Path) -> dict[str, _Entry]:
                 raise BrokenFileError(f"{file} is broken: its header does not fit into {size} bytes.", AGAIN)
             header = json.loads(stream.read(length))
     except OSError as error:
-        raise ModelError(f"{file} cannot be read: {error.strerror or error}.") from error
+        raise ModelError(f"{file} cannot be read: {error.strerror or error}.", UNREADABLE) from error
     except (ValueError, RecursionError) as error:
         raise BrokenFileError(f"{file} is broken: its header is not JSON.", AGAIN) from error
     if not isinstance(header, dict):
@@ -272,7 +275,7 @@ def _read(file: Path, limit: int) -> bytes:
             raise BrokenFileError(f"{file} is too large for what it is.", AGAIN)
         return file.read_bytes()
     except OSError as error:
-        raise ModelError(f"{file} cannot be read: {error.strerror or error}.") from error
+        raise ModelError(f"{file} cannot be read: {error.strerror or error}.", UNREADABLE) from error
 
 
 def read_json(file: Path) -> dict[str, Any]:

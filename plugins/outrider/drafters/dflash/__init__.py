@@ -22,7 +22,10 @@ SLACK = 64  # positions beyond the target's context that a block may reach
 
 
 class DFlash:
-    """The method; it needs `--drafter-weights`. Options: `tree`, `confidence`, `window`."""
+    """The method; it needs `--drafter-weights`. Options: `tree`, `confidence`, and where files are read in another way than
+    they were trained `window` (slot, anchor: where windows of sliding layers end), `causal` (sliding, all, none: layers whose
+    slots do not look ahead), `sample_from_anchor` (true, false).
+    """
 
     api = 1
 
@@ -46,12 +49,20 @@ class DFlash:
         finally:
             checkpoint.close()
 
-    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
-        """Load the drafter that `match` names. Raises ModelError, BrokenFileError, UsageError.
+    def readings(self, model: ModelInfo, match: Match) -> list[Mapping[str, object]]:
+        """Ways in which the files may be meant. Raises as `check`."""
+        from outrider.core.weights.checkpoint import open_checkpoint
 
-        `window`: "slot" or "anchor", where the windows of sliding layers end; by default as the files were trained, at the
-        anchor in the speculators container, at each slot elsewhere.
-        """
+        from .readings import readings
+
+        checkpoint = open_checkpoint(Path(match.weights or ""))
+        try:
+            return readings(checkpoint)
+        finally:
+            checkpoint.close()
+
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
+        """Load the drafter that `match` names. Raises ModelError, BrokenFileError, UsageError."""
         from outrider.core.weights.checkpoint import open_checkpoint
 
         from .build import build
@@ -60,7 +71,7 @@ class DFlash:
         assert match.weights is not None
         checkpoint = open_checkpoint(Path(match.weights))
         try:
-            plan = _plan(checkpoint, target.info, options.get("window"))
+            plan = _plan(checkpoint, target.info, options)
             parts = build(checkpoint, plan, target, target.context + SLACK)
         finally:
             checkpoint.close()
@@ -93,17 +104,16 @@ def _stranger(checkpoint: Checkpoint, model: ModelInfo) -> str | None:
     return None
 
 
-def _plan(checkpoint: Checkpoint, model: ModelInfo, window: object) -> Plan:
-    from outrider.core.errors import ModelError, UsageError
+def _plan(checkpoint: Checkpoint, model: ModelInfo, options: Mapping[str, object]) -> Plan:
+    from outrider.core.errors import ModelError
 
     from . import format
+    from .readings import told
 
     other = format.recognised(frozenset(checkpoint.names()))
     if other is not None:
         raise ModelError(f"{checkpoint.path.name} is {other}.", "Give the weights of a DFlash drafter.")
-    if window not in (None, "slot", "anchor"):
-        raise UsageError(f"The option window is {window!r}.", 'It is "slot" or "anchor".')
-    plan = format.read_plan(checkpoint, window)
+    plan = format.read_plan(checkpoint, told(options))
     problem = format.misfit(plan, model)
     if problem is not None:
         raise ModelError(f"{problem}.", "Give a drafter that was made for this model.")

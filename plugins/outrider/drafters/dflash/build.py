@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Target
-from outrider.core.errors import ModelError
 from outrider.core.target.attention import Attention
 from outrider.core.target.linear import Form, Linear, Stacked, Table
 from outrider.core.target.load import tables
@@ -17,6 +16,7 @@ from outrider.core.target.norm import Norm
 from outrider.core.target.reader import Reader
 from outrider.core.target.spec import AttentionSpec, DenseSpec
 from outrider.core.weights.checkpoint import Checkpoint
+from outrider.core.weights.stored import words
 
 from . import format
 from .format import Plan
@@ -144,12 +144,8 @@ class _Builder:
         plan = self.plan
         if not plan.reduced:
             return None
-        offsets = self.checkpoint.load(plan.prefix + "d2t")
-        ids = torch.arange(plan.reduced) + offsets
-        if offsets.is_floating_point() or int(ids.min()) < 0 or int(ids.max()) >= self._vocab:
-            raise ModelError(
-                f"{plan.name}: d2t leads to ids outside the vocabulary of {self.target.info.name}.", format.AGAIN
-            )
+        marks = self.checkpoint.load(plan.prefix + "t2d") if self.read.has("t2d") else None
+        ids = words(self.checkpoint.load(plan.prefix + "d2t"), marks, self._vocab, plan.name)
         linear = self.read.linear("lm_head", plan.reduced, plan.spec.width)
         return Head(linear, ids.to(self.target.device), plan.logit_scale, plan.logit_cap)
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from outrider.core.drafting import ModelInfo
     from outrider.core.weights.checkpoint import Checkpoint
 
-Reading = Literal["slot", "anchor"]
-
 LONGEST = 64  # slots of a block: as far as a pass may reach beyond the context
 AGAIN = "Download the drafter again, whole, or take another one."
 OTHERS = {  # tensors of relatives that draft in another way
@@ -39,7 +37,16 @@ BEFORE = ("candidate_selector.predecessor_codebook", "candidate_selector.predece
 AFTER = ("candidate_selector.successor_codebook", "candidate_selector.successor_codebook.weight")
 QUERY = "candidate_selector.hidden_projection.weight"
 UNREAD = ("attention_sink_bias", "attention_value_scale", "use_gemma_norm")  # settings that change the blocks
-IGNORED = frozenset({"embed_tokens.weight", "lm_head.weight", "rotary_emb.inv_freq"})  # copies of the target's
+IGNORED = frozenset({"embed_tokens.weight", "lm_head.weight"})  # copies of the target's
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How files are read where they leave it open; None: as they were trained."""
+
+    window: Literal["slot", "anchor"] | None = None  # where windows end
+    causal: Literal["sliding", "all", "none"] | None = None  # layers whose slots do not look ahead
+    sample_from_anchor: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,7 @@ class Sight:
 
     causal: bool
     window: int = 0
-    reading: Reading = "slot"  # a window ends at each slot, or at the anchor for all of them
+    reading: Literal["slot", "anchor"] = "slot"  # a window ends at each slot, or at the anchor for all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +100,14 @@ def recognised(names: frozenset[str]) -> str | None:
     return None
 
 
-def read_plan(checkpoint: Checkpoint, reading: Reading | None = None) -> Plan:
+def read_plan(checkpoint: Checkpoint, reading: Reading = Reading()) -> Plan:
     """The plan of a checkpoint whose tensors are `recognised`. Raises ModelError if config and tensors do not go together.
 
-    `reading` of windows: as the files were trained if it is not told, from the anchor in the speculators container, else
-    from each slot.
+    As they were trained, windows end at the anchor in the speculators container, else at each slot.
     """
-    return _Read(checkpoint, reading).plan()
+    read = _Read(checkpoint, reading)
+    with common.usable(read.layers, f"{read.name}: the config", AGAIN):
+        return read.plan()
 
 
 def misfit(plan: Plan, model: ModelInfo) -> str | None:
@@ -124,14 +132,14 @@ def misfit(plan: Plan, model: ModelInfo) -> str | None:
 class _Read:
     """One reading of one checkpoint."""
 
-    def __init__(self, checkpoint: Checkpoint, reading: Reading | None) -> None:
+    def __init__(self, checkpoint: Checkpoint, reading: Reading) -> None:
         self.name = checkpoint.path.name
         names = frozenset(checkpoint.names())
         self.prefix = "model." if all(name.startswith("model.") for name in names) else ""
         self.shapes = {name.removeprefix(self.prefix): tuple(checkpoint.shape(name)) for name in names}
         config = checkpoint.config
         self.speculators = str(config.get("speculators_model_type") or "")
-        self.reading: Reading = reading or ("anchor" if self.speculators else "slot")
+        self.reading = reading
         inner = config.get("transformer_layer_config")
         self.layers: dict[str, Any] = dict(inner if isinstance(inner, Mapping) else config)
         nested = config.get("dflash_config")
@@ -210,7 +218,8 @@ class _Read:
         return tuple(self.number(key, each, least=-step) + step for each in ids)
 
     def _from_anchor(self) -> bool:
-        told = self.told("sample_from_anchor")
+        told = self.reading.sample_from_anchor
+        told = self.told("sample_from_anchor") if told is None else told
         if told is not None:
             return bool(told)
         dspark = self.speculators == "dspark" or self.told("projector_type") == "dspark"
@@ -226,15 +235,17 @@ class _Read:
         told = self.nested.get("causal") if told is None else told
         if told is None and (native or self.told("use_swa") or self._open()):
             told = False
+        if self.reading.causal is not None:
+            told = {"sliding": None, "all": True, "none": False}[self.reading.causal]
         return tuple(self._sight(kind, window, told) for kind in kinds)
 
     def _sight(self, kind: str, window: Any, told: bool | None) -> Sight:
         slides = kind == "sliding_attention"
         causal = slides if told is None else bool(told)
         if not slides:
-            return Sight(causal and not self.speculators)
+            return Sight(causal and (not self.speculators or self.reading.causal == "all"))
         width = self.number("sliding_window", window)
-        return Sight(causal, width, self.reading)
+        return Sight(causal, width, self.reading.window or ("anchor" if self.speculators else "slot"))
 
     def _open(self) -> bool:
         """Whether a speculators file says that sliding layers look ahead; its DFlash2 does by default."""
@@ -259,21 +270,18 @@ class _Read:
         settings.setdefault("vocab_size", 0)
         norms = "layers.0.self_attn.q_norm.weight" in self.shapes
         bias = bool(settings.get("attention_bias", False))
-        try:
-            dense = common.dense(settings)
-            mixers = [
-                common.attention(
-                    settings,
-                    qk_norm="head" if norms else "",
-                    bias=bias,
-                    output_bias=bias,
-                    window=sight.window + (sight.reading == "anchor"),
-                )
-                for sight in sights
-            ]
-            return common.target(settings, "dflash", [LayerSpec(mixer, dense) for mixer in mixers])
-        except KeyError as error:
-            raise self.wrong(f"the config has no usable {error.args[0]!r}") from error
+        dense = common.dense(settings)
+        mixers = [
+            common.attention(
+                settings,
+                qk_norm="head" if norms else "",
+                bias=bias,
+                output_bias=bias,
+                window=sight.window + (sight.reading == "anchor"),
+            )
+            for sight in sights
+        ]
+        return common.target(settings, "dflash", [LayerSpec(mixer, dense) for mixer in mixers])
 
     def _reduced(self) -> int:
         """Vd where a table of offsets goes with a head of its own."""
@@ -289,27 +297,35 @@ class _Read:
 
     def _check(self, plan: Plan) -> None:
         """Every tensor is there in its shape, and no other."""
-        kind = self.config.get("markov_head_type", self.nested.get("markov_head_type")) or "vanilla"
-        odd = [key for key in UNREAD if self.told(key)]
-        if odd:
-            raise self.wrong(f"it is a kind of DFlash that is not read ({', '.join(odd)})")
-        if plan.markov and kind != "vanilla":
-            raise self.wrong(f"its Markov head is of the kind {kind!r}, which is not read")
-        if plan.selector and plan.reduced:
-            raise self.wrong("a candidate selector needs the whole vocabulary, this file has a reduced one")
-        if plan.sure not in (0, plan.spec.width, plan.spec.width + plan.markov):
-            raise self.wrong(f"its confidence head takes {plan.sure} inputs")
-        if plan.taps and plan.spec.width % plan.group:
-            raise self.wrong(f"groups of {plan.group} channels do not divide a width of {plan.spec.width}")
+        self._agree(plan)
         wanted = {**_block_shapes(plan), **self._head_shapes(plan)}
         for name, shape in wanted.items():
             if name not in self.shapes:
                 raise self.wrong(f"it has no tensor {name}")
             if self.shapes[name] != shape:
                 raise self.wrong(f"{name} is {_by(self.shapes[name])}, the config says {_by(shape)}")
-        extra = sorted(n for n in set(self.shapes) - set(wanted) - IGNORED if not n.startswith("verifier_"))
+        ignored = {n for n in self.shapes if n.startswith("verifier_") or n.endswith("rotary_emb.inv_freq")}
+        extra = sorted(set(self.shapes) - set(wanted) - IGNORED - ignored)
         if extra:
             raise self.wrong(f"it holds tensors that are not known: {', '.join(extra[:4])}")
+
+    def _agree(self, plan: Plan) -> None:
+        """The settings are known here, and say what the tensors say."""
+        kind = self.config.get("markov_head_type", self.nested.get("markov_head_type")) or "vanilla"
+        odd = [key for key in UNREAD if self.told(key)]
+        if odd:
+            raise self.wrong(f"it is a kind of DFlash that is not read ({', '.join(odd)})")
+        if plan.markov and kind != "vanilla":
+            raise self.wrong(f"its Markov head is of the kind {kind!r}, which is not read")
+        for key, found in (("markov_rank", plan.markov), ("conv_kernel_size", plan.taps)):
+            if found and self.told(key, found) != found:
+                raise self.wrong(f"the config gives a {key} of {self.told(key)}, the tensors have {found}")
+        if plan.selector and plan.reduced:
+            raise self.wrong("a candidate selector needs the whole vocabulary, this file has a reduced one")
+        if plan.sure not in (0, plan.spec.width, plan.spec.width + plan.markov):
+            raise self.wrong(f"its confidence head takes {plan.sure} inputs")
+        if plan.taps and plan.spec.width % plan.group:
+            raise self.wrong(f"groups of {plan.group} channels do not divide a width of {plan.spec.width}")
 
     def _head_shapes(self, plan: Plan) -> dict[str, tuple[int, ...]]:
         """Fused states and small heads, under the names that this file gives them."""

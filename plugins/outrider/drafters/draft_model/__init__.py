@@ -103,6 +103,7 @@ class Rider:
         self._vocab = vocab
         self._bridge = bridge  # None: the ids are the same
         self._cache = decoder.new_cache(capacity)
+        self._lost = False  # whether the last draft came to nothing because its logits were no numbers
         self._seen: list[int] = []  # ids whose K/V lie in the cache, drafts of the last round included
 
     def reset(self) -> None:
@@ -125,7 +126,11 @@ class Rider:
         self.reset()
 
     def propose(self, context: Context) -> Draft | None:
-        """A chain of up to `context.nodes` tokens [k], with `probs` [k, V] if they are wanted."""
+        """A chain of up to `context.nodes` tokens [k], with `probs` [k, V] if they are wanted.
+
+        None where its logits are no numbers. Raises ModelError where they are none again after reading everything anew: that
+        will not mend, and costs too much to be tried in every round.
+        """
         import torch
 
         position = len(context.tokens)
@@ -138,6 +143,8 @@ class Rider:
         laws: list[Tensor] = []
         while True:
             row = self._in_target_ids(logits)  # [V]
+            if not bool(row.max().isfinite()):
+                return self._spoilt()
             if context.probs:
                 law = context.to_probs(row, path)
                 laws.append(law)
@@ -147,7 +154,17 @@ class Rider:
             if len(path) == count:
                 break
             logits = self._pass(self._in_own_ids(path[-1:]))
+        self._lost = False
         return Draft(torch.tensor(path), probs=torch.stack(laws) if laws else None)
+
+    def _spoilt(self) -> None:
+        """No draft, and all is read anew for the next one. Raises ModelError where that was no help."""
+        from outrider.core.errors import ModelError
+
+        self.reset()
+        if self._lost:
+            raise ModelError("What it says is no number.", "Try another --dtype, or another draft model.")
+        self._lost = True
 
     def _catch_up(self, ids: list[int]) -> Tensor:
         """Keep the longest common prefix of cache and conversation, feed the rest; logits [Vd] behind the last token."""

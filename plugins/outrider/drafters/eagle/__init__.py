@@ -1,7 +1,7 @@
-"""EAGLE: one small layer guesses from the target's own states.
+"""EAGLE: one small layer guesses from the target's own states, or, as P-EAGLE, a few layers guess all tokens in one pass.
 
-Versions 1 (arXiv 2401.15077), 2 (the tree, arXiv 2406.16858), 3 (arXiv 2503.01840) and 3.1, in the containers of their
-authors, SpecForge, speculators and ModelOpt. Asking whether a draft fits loads no torch.
+Versions 1 (arXiv 2401.15077), 2 (the tree, arXiv 2406.16858), 3 (arXiv 2503.01840), 3.1 and P-EAGLE (arXiv 2602.01469), in
+the containers of their authors, SpecForge, speculators and ModelOpt. Asking whether a draft fits loads no torch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from outrider.core.errors import ModelError, UsageError
 if TYPE_CHECKING:
     from .draft import Rider, Style
 
-FEEDBACK = {"auto": None, "prenorm": False, "postnorm": True}
 SLACK = 64  # positions beyond the target's context that a draft may reach
 
 
 class Eagle:
     """The method; it needs `--drafter-weights`.
 
-    Options: `tree` (auto, chain, tree), `depth` (levels of a tree, one more than EAGLE-2's own number), `top_k`, `states`
-    (numbers of the target's states to read, where the file counts them in another way than it seems), and `feedback` (auto,
-    prenorm, postnorm: whether the output is normed before it is fed back; SpecForge trains EAGLE-3.1 without).
+    Options: `tree` (auto, chain, tree), `depth` (levels of a tree, one more than EAGLE-2's own number), `top_k`; and where files
+    are read in another way than they were meant: `states` (output or boundary, for how the file counts layers, or the numbers
+    of the target's states), `feedback` (auto, prenorm, postnorm: whether the output is normed before it is fed back), `residual`
+    (auto, normed, plain: what the residual takes). A P-EAGLE makes chains only and feeds nothing back.
     """
 
     api = 1
@@ -51,8 +51,19 @@ class Eagle:
         problem = container.misfit(model)
         if problem:
             return Match(Fit.NO, problem, weights=str(path))
-        reason = f"{path.name} is an EAGLE-{container.version} draft for models like {model.name}"
+        reason = f"{path.name} is {container.kind} for models like {model.name}"
         return Match(Fit.EXACT, reason, gain=2.5, nbytes=nbytes, weights=str(path))
+
+    def readings(self, model: ModelInfo, match: Match) -> list[Mapping[str, object]]:
+        """Ways in which the files may be meant. Raises as `check`."""
+        from .format import Source, read
+        from .readings import readings
+
+        source = Source(Path(match.weights or ""))
+        try:
+            return readings(source.config, read(source), model)
+        finally:
+            source.close()
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
         """Load the draft that `match` names. Raises ModelError if it cannot be read, UsageError for an option that is none."""
@@ -60,32 +71,31 @@ class Eagle:
 
         from .draft import Rider
         from .format import OTHER, Source, read
-        from .layer import load
+        from .network import load
+        from .parallel import Parallel
+        from .readings import read_as, states_read
         from .trail import Trail
 
         assert match.weights is not None
-        style, states = _style(options), _states(options, target.info.layers)
-        if style.tree == "auto" and not target.trees:
-            style = replace(style, tree="chain")
-        feedback = str(options.get("feedback", "auto"))
-        if feedback not in FEEDBACK:
-            raise UsageError(f"The option feedback is {feedback!r}.", f"Use one of: {', '.join(FEEDBACK)}.")
+        style = _style(options)
         source = Source(Path(match.weights))
         try:
-            container = read(source)
+            container = read_as(read(source), options)
             problem = container.misfit(target.info)
             if problem:
                 raise ModelError(f"{problem}.", OTHER)
-            layer = load(source, container, target, target.context + SLACK, FEEDBACK[feedback])
+            parallel = container.mask is not None
+            if parallel and style.tree == "tree":
+                raise UsageError(f"The option tree is 'tree'; {container.name} makes chains only.", "Leave it out.")
+            network = load(source, container, target, target.context + SLACK)
         finally:
             source.close()
-        states = states or container.states(target.info)
-        if len(states) != container.count(target.info.width):
-            raise UsageError(
-                f"The option states names {len(states)} states; {container.name} reads another number.", "Leave it out."
-            )
+        states = states_read(container, target.info, options)
+        if parallel or (style.tree == "auto" and not target.trees):
+            style = replace(style, tree="chain")
         room = Room(target.context + style.scratch, target.dtype, target.device)
-        return Rider(layer, Trail(layer, room), states, target.info.vocab, style)
+        make = Parallel if parallel else Rider
+        return make(network, Trail(network, room), states, target.info.vocab, style)
 
 
 def _style(options: Mapping[str, object]) -> Style:
@@ -101,12 +111,3 @@ def _style(options: Mapping[str, object]) -> Style:
             raise UsageError(f"The option {key} is {value!r}.", f"Use a whole number from 1 to {most}.")
         numbers[key] = int(value)
     return Style(tree, **numbers)
-
-
-def _states(options: Mapping[str, object], layers: int) -> tuple[int, ...]:
-    """The states that the user names, as `2,4,5`; none where the files decide."""
-    told = str(options.get("states", "") or "")
-    numbers = tuple(int(part) if part.isdecimal() else -1 for part in told.split(",")) if told else ()
-    if not all(0 <= number <= layers for number in numbers):
-        raise UsageError(f"The option states is {told!r}.", f"Use numbers from 0 to {layers}, as in 2,4,5.")
-    return numbers

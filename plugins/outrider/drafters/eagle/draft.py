@@ -9,15 +9,18 @@ draft, `d` width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step
 
-from .layer import Layer
+from .network import Network
 from .trail import Trail
+
+if TYPE_CHECKING:
+    from typing import Self
 
 LONGEST = 32  # tokens of a chain, levels of a tree
 NODES = 63  # of a tree
@@ -52,10 +55,10 @@ class Style:
 class Rider:
     """Follows one conversation."""
 
-    def __init__(self, layer: Layer, trail: Trail, states: tuple[int, ...], vocab: int, style: Style) -> None:
+    def __init__(self, network: Network, trail: Trail, states: tuple[int, ...], vocab: int, style: Style) -> None:
         self.needs = Needs(hidden=states)
         self.shape = style.shape
-        self._layer, self._trail, self._vocab, self._style = layer, trail, vocab, style
+        self._network, self._trail, self._vocab, self._style = network, trail, vocab, style
 
     def reset(self) -> None:
         """Forget the conversation."""
@@ -69,9 +72,9 @@ class Rider:
         """Only the first `length` tokens are still true."""
         self._trail.rewind(length)
 
-    def fork(self) -> Rider:
+    def fork(self) -> Self:
         """Same weights, a copy of the conversation."""
-        return Rider(self._layer, self._trail.fork(), self.needs.hidden, self._vocab, self._style)
+        return type(self)(self._network, self._trail.fork(), self.needs.hidden, self._vocab, self._style)
 
     def close(self) -> None:
         """Forget the conversation; memory goes with the last reference."""
@@ -80,7 +83,7 @@ class Rider:
     @property
     def nbytes(self) -> int:
         """Bytes of weights, and of this conversation's keys and values."""
-        return self._layer.nbytes + self._trail.nbytes
+        return self._network.nbytes + self._trail.nbytes
 
     @torch.inference_mode()
     def propose(self, context: Context) -> Draft | None:
@@ -98,12 +101,12 @@ class Rider:
 
     def _chain(self, context: Context, feature: Tensor, count: int) -> Draft | None:
         """`count` tokens, drawn as the target would draw them, or from the `draft` stream with `probs` [n, V]."""
-        layer, trail, position = self._layer, self._trail, len(context.tokens)
+        network, trail, position = self._network, self._trail, len(context.tokens)
         depths, seen = torch.arange(1, count + 1), torch.ones(1, count, dtype=torch.bool)
         path: list[int] = []
         laws: list[Tensor] = []
         while True:
-            logits = layer.logits(feature)  # [1, Vd]
+            logits = network.logits(feature)  # [1, Vd]
             if not bool(logits.isfinite().all()):
                 return None
             row = self._in_target_ids(logits[0])  # [V]
@@ -117,16 +120,16 @@ class Rider:
             if done == count:
                 return Draft(torch.tensor(path), probs=torch.stack(laws) if laws else None)
             newest = torch.tensor(path[-1:], device=feature.device)
-            feature = trail.scratch(newest, layer.fed_back(feature), depths[:done], seen[:, :done])
+            feature = trail.scratch(newest, network.fed_back(feature), depths[:done], seen[:, :done])
 
     def _tree(self, feature: Tensor, count: int) -> Draft | None:
         """EAGLE-2: follow the k likeliest nodes of every level, then keep the `count` likeliest of all that were seen."""
-        layer, device = self._layer, feature.device
+        network, device = self._network, feature.device
         tokens, scores = self._children(feature)  # [1, k]
         k = tokens.shape[1]
         grown = [(tokens[0], scores[0], torch.full((k,), -1, device=device))]  # token, log p of its path, parent
         front = torch.arange(k, device=device)  # [k] nodes that are followed
-        tokens, scores, states = tokens[0], scores[0], layer.fed_back(feature).expand(k, -1)
+        tokens, scores, states = tokens[0], scores[0], network.fed_back(feature).expand(k, -1)
         depths, seen = torch.ones(k, dtype=torch.int64), torch.eye(k, dtype=torch.bool, device=device)
         for level in range(1, self._style.depth):
             feature = self._trail.scratch(tokens, states, depths, seen)  # [k, d]
@@ -137,7 +140,7 @@ class Rider:
             best = totals.sort(descending=True, stable=True).indices[:k]
             parents = best // k
             front, tokens, scores = first + best, below.flatten()[best], totals[best]
-            states = layer.fed_back(feature)[parents]
+            states = network.fed_back(feature)[parents]
             depths = torch.cat((depths, torch.full((k,), level + 1)))
             seen = torch.cat((seen[parents], torch.eye(k, dtype=torch.bool, device=device)), 1)
         tokens, scores, parents = (torch.cat(parts) for parts in zip(*grown, strict=True))
@@ -145,15 +148,16 @@ class Rider:
 
     def _children(self, feature: Tensor) -> tuple[Tensor, Tensor]:
         """Features [S, d] -> the likeliest tokens behind each, in target ids, and their log-probabilities, both [S, k]."""
-        logs = self._layer.logits(feature).float().log_softmax(-1)
+        logs = self._network.logits(feature).float().log_softmax(-1)
         scores, words = logs.topk(min(self._style.top_k, logs.shape[-1]))
-        return words if self._layer.words is None else self._layer.words[words], scores
+        return words if self._network.words is None else self._network.words[words], scores
 
     def _in_target_ids(self, logits: Tensor) -> Tensor:
-        """[Vd] -> [V]: words outside a reduced head are never drafted."""
-        if self._layer.words is None:
+        """[..., Vd] -> [..., V]: words outside a reduced head are never drafted."""
+        if self._network.words is None:
             return logits
-        return logits.new_full((self._vocab,), -torch.inf).index_copy_(0, self._layer.words, logits)
+        wide = logits.new_full((*logits.shape[:-1], self._vocab), -torch.inf)
+        return wide.index_copy_(-1, self._network.words, logits)
 
 
 def _likeliest(tokens: Tensor, scores: Tensor, parents: Tensor, count: int) -> Draft | None:

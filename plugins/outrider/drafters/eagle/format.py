@@ -2,16 +2,17 @@
 unless the weights are pickled.
 
 Containers: EAGLE-1 and EAGLE-3 as their authors publish them, SpecForge, speculators, ModelOpt (and DeepSpec, which only
-names its states in a way of its own). What a file holds decides, not the name it gives to its architecture.
+names its states in a way of its own). A P-EAGLE is an EAGLE-3, mostly of several layers, with a state for masked rows. What a
+file holds decides, not the name it gives to its architecture.
 
 Letters: `L` layers of the target, `V` its vocabulary, `Vd` words that a reduced head knows, `d` width of the draft.
 """
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from outrider.core.target.families import common
 from outrider.core.target.spec import LayerSpec, TargetSpec
 from outrider.core.text.files import TokenizerFiles, fingerprint
 from outrider.core.weights.checkpoint import Checkpoint, open_checkpoint
+from outrider.core.weights.pickled import read_pickled
 from outrider.core.weights.safetensors import read_json
 
 if TYPE_CHECKING:
@@ -39,19 +41,19 @@ OLDER = {
 }
 OUTSIDE = ("lm_head.weight", "d2t", "t2d")  # what `core.target.reader` does not look for below `model.`
 PICKLE = "pytorch_model.bin"
-# what broken pickles raise
-BAD_PICKLE = (RuntimeError, EOFError, OSError, ValueError, LookupError, AttributeError, TypeError, AssertionError)
 AGAIN = "Download the draft again, whole."
 OTHER = "Take a draft that was trained for this model."
 
+# of every layer, and what a layer may have more
+MATRICES = {f"self_attn.{name}_proj.weight" for name in "qkvo"} | {
+    f"mlp.{name}_proj.weight" for name in ("gate", "up", "down")
+}
+BIASES = {name.replace(".weight", ".bias") for name in MATRICES}
+HEADS = {f"self_attn.{name}_norm.weight" for name in "qk"}
 LAYER = "layers.0."
-MIXER = {f"{LAYER}self_attn.{name}_proj.weight" for name in "qkvo"}
-CHANNEL = {f"{LAYER}mlp.{name}_proj.weight" for name in ("gate", "up", "down")}
-ALWAYS = MIXER | CHANNEL | {f"{LAYER}post_attention_layernorm.weight"}
-BIASES = {name.replace(".weight", ".bias") for name in MIXER | CHANNEL | {"fc.weight"}}
-HEADS = {f"{LAYER}self_attn.{name}_norm.weight" for name in "qk"}
-ENDS = {"embed_tokens.weight", *OUTSIDE}
+ENDS = {"embed_tokens.weight", "fc.bias", *OUTSIDE}
 HIDDEN_NORM, EMBED_NORM = f"{LAYER}hidden_norm.weight", f"{LAYER}input_layernorm.weight"
+MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # where configs name the token of masked rows
 
 
 class Source:
@@ -68,7 +70,7 @@ class Source:
         self._plain: dict[str, Tensor] = {}
         if (path / PICKLE).exists() and not any(path.glob("*.safetensors")):
             self.config = read_json(path / "config.json")
-            self._plain = _unpickled(path / PICKLE)
+            self._plain = read_pickled(path / PICKLE)
             stored, self.nbytes = list(self._plain), (path / PICKLE).stat().st_size
             self.quantisation = "plain"
         else:
@@ -92,14 +94,14 @@ class Source:
         return self._inner.shape(stored) if self._inner else tuple(self._plain[stored].shape)
 
     def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor on the CPU. Raises BrokenFileError where whole numbers stand for weights."""
+        """A tensor on the CPU. Raises BrokenFileError where something else than floats stands for weights."""
         stored = self._name(name)
         if self._inner:
             return self._inner.load(stored, dtype)
+        from outrider.core.weights.stored import as_weights
+
         tensor = self._plain[stored]
-        if dtype is not None and dtype.is_floating_point and not tensor.is_floating_point():
-            raise BrokenFileError(f"{self.path}: {stored} holds whole numbers and no scale for them.", AGAIN)
-        return tensor if dtype is None else tensor.to(dtype)
+        return tensor if dtype is None else as_weights(tensor, dtype, f"{self.path}: {stored}")
 
     def layout(self, name: str) -> Layout | None:
         """How `grouped` would give a matrix."""
@@ -135,36 +137,30 @@ def _published(stored: str) -> str:
     return name if name in OUTSIDE else f"model.{name}"
 
 
-def _unpickled(file: Path) -> dict[str, Tensor]:
-    import pickle
-
-    import torch
-
-    try:
-        found = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except (*BAD_PICKLE, pickle.UnpicklingError) as error:
-        raise BrokenFileError(f"{file} cannot be read as weights.", AGAIN) from error
-    if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
-        raise BrokenFileError(f"{file} holds something else than tensors.", AGAIN)
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Container:
     """What the files of a draft say, before it is known which target it meets."""
 
     name: str
     version: int  # 1: one state behind the final norm, mixed with the embedding; 3: states of several layers
-    spec: TargetSpec  # of its one layer; `vocab` is the target's
+    spec: TargetSpec  # of its layers; `vocab` is the target's
     words: int  # Vd
     fused: int  # columns of `fc` that states take; 0: the one state is taken as it is
     norm_before_residual: bool  # the residual takes the normed state
     norm_output: bool  # the normed output is fed back
     keeps_embedding: bool  # its embedding was trained with it
+    mask: (
+        int | None
+    )  # token of the rows that stand for tokens not known yet (P-EAGLE); None: drafts one token after another
     told: tuple[int, ...]  # numbers of layers in the config
     telling: str  # "", "boundary", "output", "nested": how these count
     layers: int | None  # that the target must have, if the config tells
     tokenizer: str  # fingerprint, "" if there is none
+
+    @property
+    def kind(self) -> str:
+        """What it is, for a person."""
+        return f"an EAGLE-{self.version} draft" if self.mask is None else "a P-EAGLE draft"
 
     def misfit(self, model: ModelInfo) -> str | None:
         """Why it cannot draft for `model`, as the end of a sentence; None if it can."""
@@ -232,9 +228,11 @@ def read(source: Source) -> Container:
     if not isinstance(block, Mapping):
         raise ModelError(f"{name}: the config does not describe a layer.", AGAIN)
     version = 3 if HIDDEN_NORM in holds else 1
-    _complete(name, version, holds, config)
-    spec = _spec(name, block, holds)
+    count = _layers(holds) if version == 3 else 1
+    _complete(name, version, count, holds, config)
+    spec = _spec(name, block, count, holds)
     fused = source.shape("model.fc.weight")[-1] if "fc.weight" in holds else 0
+    mask = _mask(source, fused or spec.width, spec.vocab) if "mask_hidden" in holds else None
     words = source.shape("lm_head.weight")[0] if "lm_head.weight" in holds else spec.vocab
     _check_tables(source, holds, words, spec.vocab)
     told, telling = _told(name, config)
@@ -245,10 +243,12 @@ def read(source: Source) -> Container:
         spec=spec,
         words=words,
         fused=fused if version == 3 else 0,
-        # speculators writes the key into every file, so one without it is older than the key, when the answer was yes
-        norm_before_residual=bool(config.get("norm_before_residual", nested)),
+        # speculators writes the key into every file, so one without it is older than the key, when the answer was yes; no
+        # P-EAGLE is that old, and there the answer is no
+        norm_before_residual=bool(config.get("norm_before_residual", nested and mask is None)),
         norm_output=bool(config.get("norm_output")) and (nested or "fc_norm.0.weight" in holds),
-        keeps_embedding=bool(config.get("embed_requires_grad")),
+        keeps_embedding=bool(config.get("embed_requires_grad")) or mask is not None,
+        mask=mask,
         told=told,
         telling=telling,
         layers=layers if isinstance(layers, int) else None,
@@ -256,45 +256,83 @@ def read(source: Source) -> Container:
     )
 
 
-def _complete(name: str, version: int, holds: set[str], config: Mapping[str, Any]) -> None:
-    """Refuse what lacks a tensor or has one that is not known here."""
-    if "mask_hidden" in holds:
-        raise ModelError(f"{name} is a parallel EAGLE draft, which is not run here.", "Take an EAGLE-3 draft.")
-    settings = _nested(config)
-    if version == 1:
-        needed, allowed = {"fc.weight"}, {"lm_head.weight"}
-    else:
-        needed, allowed = {HIDDEN_NORM, EMBED_NORM, "norm.weight", "fc.weight"}, {"input_norm.weight", *HEADS}
-        allowed |= {part for part in holds if part.startswith("fc_norm.")}
-        for key, part in (
-            ("use_last_layernorm", "norm.weight"),
-            ("use_input_layernorm_in_first_layer", EMBED_NORM),
-            ("use_aux_hidden_state", "fc.weight"),
-        ):
-            if settings.get(key) is False:
-                needed.discard(part)
-                allowed.add(part)
-    missing = sorted((ALWAYS | needed) - holds)
-    extra = sorted(holds - ALWAYS - needed - allowed - BIASES - ENDS)
-    strange = [part for part in extra if not part.startswith("layers.1.")]
+def _layers(holds: set[str]) -> int:
+    return len({part.split(".")[1] for part in holds if part.startswith("layers.")})
+
+
+def first_norm(index: int, holds: set[str]) -> str:
+    """Name of the norm before the attention of a later layer.
+
+    vLLM, speculators and SpecForge call it `input_layernorm` (a `hidden_norm` beside it does nothing); SGLang has `hidden_norm`
+    only. Unverified: no public file with the latter is known.
+    """
+    plain, other = f"layers.{index}.input_layernorm", f"layers.{index}.hidden_norm"
+    return other if f"{other}.weight" in holds and f"{plain}.weight" not in holds else plain
+
+
+def _complete(name: str, version: int, count: int, holds: set[str], config: Mapping[str, Any]) -> None:
+    """Refuse what lacks a tensor or has one that is not known here; `count` layers."""
+    needed, allowed = _ends(version, holds, config)
+    alike = {part for part in (BIASES | HEADS if version == 3 else BIASES) if LAYER + part in holds}
+    for index in range(count):  # what the first layer has, all have
+        at = f"layers.{index}."
+        needed |= {at + part for part in {"post_attention_layernorm.weight"} | MATRICES | alike}
+        if index:
+            needed.add(f"{first_norm(index, holds)}.weight")
+            allowed.add(f"{at}hidden_norm.weight")
+    if version == 1 and "fc.weight" not in holds:
+        raise ModelError(f"{name} is no EAGLE draft: it has no tensor fc.weight and no {HIDDEN_NORM}.", OTHER)
+    strange = sorted(holds - needed - allowed - ENDS)
     if strange:
         raise ModelError(f"{name} holds {strange[0]}, which no EAGLE-{version} draft has.", OTHER)
-    if extra:
-        raise ModelError(f"{name} has more than one layer, which no EAGLE draft that is run here has.", OTHER)
+    missing = sorted(needed - holds)
     if missing:
         raise ModelError(f"{name} has no tensor {missing[0]}.", AGAIN)
 
 
-def _spec(name: str, block: Mapping[str, Any], holds: set[str]) -> TargetSpec:
+def _ends(version: int, holds: set[str], config: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """What must stand before and behind the layers, and what may."""
+    if version == 1:
+        return {"fc.weight"}, {"lm_head.weight"}
+    needed, allowed = {HIDDEN_NORM, EMBED_NORM, "norm.weight", "fc.weight"}, {"input_norm.weight", "mask_hidden"}
+    allowed |= {part for part in holds if part.startswith("fc_norm.")}
+    settings = _nested(config)
+    for key, part in (
+        ("use_last_layernorm", "norm.weight"),
+        ("use_input_layernorm_in_first_layer", EMBED_NORM),
+        ("use_aux_hidden_state", "fc.weight"),
+    ):
+        if settings.get(key) is False:
+            needed.discard(part)
+            allowed.add(part)
+    if config.get("speculators_model_type") == "peagle" or any(config.get(key) is not None for key in MASKS):
+        needed.add("mask_hidden")
+    return needed, allowed
+
+
+def _mask(source: Source, wide: int, vocab: int) -> int:
+    """The token of masked rows, beside which `mask_hidden` stands for as many numbers as states have."""
+    name, shape = source.path.name, source.shape("model.mask_hidden")
+    if prod(shape) != wide:
+        raise ModelError(f"{name}: mask_hidden has shape {shape} where {wide} numbers belong.", AGAIN)
+    token = next((source.config[key] for key in MASKS if source.config.get(key) is not None), None)
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
+        raise ModelError(f"{name}: the mask token in the config is {token!r}; there are {vocab} tokens.", AGAIN)
+    return token
+
+
+def _spec(name: str, block: Mapping[str, Any], count: int, holds: set[str]) -> TargetSpec:
     for key in ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"):
         value = block.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ModelError(f"{name}: the config gives no usable {key} ({value!r}).", AGAIN)
-    if "sliding_attention" in (block.get("layer_types") or ()):
-        raise ModelError(f"{name} has a sliding window, which no EAGLE draft that is run here has.", OTHER)
+    if block.get("num_hidden_layers", count) != count:
+        raise ModelError(f"{name} holds {count} layers and the config says {block['num_hidden_layers']!r}.", AGAIN)
     at = f"{LAYER}self_attn."
     normed = f"{at}q_norm.weight" in holds
-    try:
+    with common.usable(block, f"{name}: the config", AGAIN):
+        if "sliding_attention" in (block.get("layer_types") or ()):
+            raise ModelError(f"{name} has a sliding window, which no EAGLE draft that is run here has.", OTHER)
         mixer = common.attention(
             block,
             bias=f"{at}q_proj.bias" in holds,
@@ -306,9 +344,7 @@ def _spec(name: str, block: Mapping[str, Any], holds: set[str]) -> TargetSpec:
                 f"{name} turns a part of each head only, which no EAGLE draft that is run here does.", OTHER
             )
         channel = common.dense(block, bias=f"{LAYER}mlp.up_proj.bias" in holds)
-        return common.target(block, "eagle", [LayerSpec(mixer, channel)])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{name}: the config cannot be used ({error}).", AGAIN) from error
+        return common.target(block, "eagle", [LayerSpec(mixer, channel)] * count)
 
 
 def _check_tables(source: Source, holds: set[str], words: int, vocab: int) -> None:

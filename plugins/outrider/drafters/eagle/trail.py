@@ -5,6 +5,8 @@ A token without a known state (the first one, and those heard after a hot switch
 later rows see the others at their right distance. Rows behind the true ones are scratch: what a draft writes there is made from
 fed-back states and never kept.
 
+P-EAGLE drafts from one pass: behind the rows of tokens go masked ones, which stand for tokens that nobody knows yet.
+
 Letters: `S` rows, `T` scratch rows, `n` states read, `D` width of the target, `d` of the draft.
 """
 
@@ -20,14 +22,14 @@ from outrider.core.drafting import Step
 from outrider.core.target.state import Room, Rows
 from outrider.core.target.where import Tree, Where
 
-from .layer import Layer
+from .network import Network
 
 CHUNK = 512  # rows of one pass; fewer wait until a draft is asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Tokens in a row whose states are known, not yet in the layer's memory."""
+    """Tokens in a row whose states are known, not yet in the layers' memory."""
 
     position: int  # of the first token
     tokens: Tensor  # [S]
@@ -42,38 +44,48 @@ class Heard:
 class Trail:
     """Rows of one conversation, `capacity` with scratch."""
 
-    def __init__(self, layer: Layer, room: Room) -> None:
-        self._layer, self._room = layer, room
-        made = layer.attention.new_state(room)
-        assert isinstance(made, Rows)
-        self._rows = made
+    def __init__(self, network: Network, room: Room) -> None:
+        self._network, self._room = network, room
+        made = [block.attention.new_state(room) for block in network.blocks]
+        self._rows = [rows for rows in made if isinstance(rows, Rows)]  # all of them
         self.clear()
 
     def clear(self) -> None:
         """Forget the conversation."""
         self._positions: list[int] = []  # of the true rows, ascending
+        self._before = 0  # true rows before the last pass
         self._waiting: list[Heard] = []
         self._feature: Tensor | None = None  # [1, d] output of the newest row
         self.wipe()
 
+    def undo(self) -> None:
+        """Forget the tokens of the last pass: what is no number in a masked row has spread to them."""
+        if self._before < len(self._positions):
+            del self._positions[self._before :]
+            self._feature = None
+        self.wipe()
+
     def wipe(self) -> None:
         """Zero all that is not a true row: what is no number would spread from there, masked or not."""
-        for part in self._rows.parts:
+        for part in self._parts():
             part[len(self._positions) :] = 0
+
+    def _parts(self) -> list[Tensor]:
+        return [part for rows in self._rows for part in rows.parts]
 
     def fork(self) -> Trail:
         """A copy that goes its own way."""
-        copy = Trail(self._layer, self._room)
-        for ours, theirs in zip(self._rows.parts, copy._rows.parts, strict=True):
+        copy = Trail(self._network, self._room)
+        for ours, theirs in zip(self._parts(), copy._parts(), strict=True):
             theirs.copy_(ours)
         copy._positions, copy._waiting = list(self._positions), list(self._waiting)
-        copy._feature = self._feature
+        copy._feature, copy._before = self._feature, self._before
         return copy
 
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values."""
-        return self._rows.nbytes
+        return sum(rows.nbytes for rows in self._rows)
 
     def hear(self, step: Step) -> None:
         """Take up the tokens of `step` that have a state."""
@@ -101,6 +113,17 @@ class Trail:
             return None
         return self._feature
 
+    def ahead(self, length: int, masked: int) -> Tensor | None:
+        """Features [1 + masked, d] of the newest of `length` tokens and of masked rows behind it, from one pass.
+
+        None where the newest token's state is not known. Masked rows are scratch.
+        """
+        made = self._catch_up(masked)
+        newest = self.feature(length)
+        if newest is None or made is None or not masked:
+            return newest
+        return torch.cat((newest, made[-masked:]))
+
     def scratch(self, ids: Tensor, states: Tensor, depths: Tensor, seen: Tensor) -> Tensor:
         """Features [S, d] of guessed tokens [S] with states [S, d], written behind the scratch rows of this draft.
 
@@ -113,19 +136,29 @@ class Trail:
         device, base = self._room.device, len(self._positions)
         rows, loose = seen.shape
         tree = Tree(base, positions, seen.to(device))
-        where = Where(base + loose - rows, rows, self._layer.tables, self._room.dtype, device, tree)
-        return self._layer(ids, states, where, self._rows)
+        where = Where(base + loose - rows, rows, self._network.tables, self._room.dtype, device, tree)
+        return self._network(ids, states, where, self._rows)
 
     @torch.inference_mode()
-    def _catch_up(self) -> None:
+    def _catch_up(self, masked: int = 0) -> Tensor | None:
+        """One pass over the tokens that wait and so many masked rows behind the newest; features [S, d], None without rows."""
         waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
-        device = self._room.device
         at = [some.position + index - 1 for some in waiting for index in range(some.tokens.shape[0])]
-        ids = torch.cat([some.tokens for some in waiting]).to(device)
-        states = torch.cat([some.states for some in waiting]).to(device, self._room.dtype)
+        known = len(at)
+        if not known and not (masked and self._positions):
+            return None
+        network, device, dtype = self._network, self._room.device, self._room.dtype
+        ids = [some.tokens.to(device) for some in waiting]
+        states = [network.entry.fuse(some.states.to(device, dtype)) for some in waiting]
+        if masked and network.mask is not None:
+            newest = (at or self._positions)[-1]
+            at += range(newest + 1, newest + 1 + masked)
+            ids.append(torch.full((masked,), network.mask.token, device=device))
+            states.append(network.mask.state.expand(masked, -1))
         seen = torch.ones(len(at), len(at), dtype=torch.bool, device=device).tril()
-        made = self._pass(ids, self._layer.entry.fuse(states), torch.tensor(at, device=device), seen)
-        self._positions += at
-        self._feature = made[-1:]
+        made = self._pass(torch.cat(ids), torch.cat(states), torch.tensor(at, device=device), seen)
+        self._before = len(self._positions)
+        self._positions += at[:known]
+        if known:
+            self._feature = made[known - 1 : known]
+        return made

@@ -1,7 +1,8 @@
 """Heads on the target's last state each guess one of the next tokens, the best guesses form a tree: Medusa and Hydra.
 
-Sources: Cai et al. (arXiv 2401.10774); Ankner et al. (arXiv 2402.05109), whose heads see the guesses before theirs. The heads
-cost no pass of their own; `draft` is the drafting, `heads` what they say, `tree` the shape of the tree, `format` the files.
+Sources: Cai et al. (arXiv 2401.10774); Ankner et al. (arXiv 2402.05109), whose heads see the guesses before theirs, and in
+Hydra++ a state that knows those before it. The heads cost no pass of their own; `draft` is the drafting, `heads` what they say,
+`memory` and `prefix` what they read, `tree` the shape of the tree, `format` the files.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from .draft import Rider
 
 OWN = "medusa_head."  # what the names of heads begin with where they lie in the target's own checkpoint
-GAINS = {"Medusa": 2.0, "Hydra": 2.3}
+GAINS = {"Medusa": 2.0, "Hydra": 2.3, "Hydra++": 2.6}
 
 
 class Medusa:
@@ -49,14 +50,14 @@ class Medusa:
         except ModelError as error:  # something else lies there
             return Match(Fit.NO, error.message.rstrip("."), weights=str(path))
         try:
-            problem = files.misfit(model.width, model.vocab)
+            problem = files.misfit(model) or _stranger(path, model)
             if problem:
                 return Match(Fit.NO, f"{path.name} does not fit {model.name}: {problem}", weights=str(path))
-            reason = f"{path.name}: {files.heads} {files.kind} heads"
+            reason = f"{path.name}: {files.heads} {files.label} heads"
             base = files.config.get("base_model_name_or_path")
             if isinstance(base, str):
                 reason += f", made for {base}"
-            return Match(Fit.EXACT, reason, GAINS[files.kind], 2 * files.numel(), str(path))
+            return Match(Fit.EXACT, reason, GAINS[files.label], 2 * files.numel(), str(path))
         finally:
             files.close()
 
@@ -72,3 +73,14 @@ class Medusa:
             return Rider(read_heads(files, target), target.info.vocab, files.choices())
         finally:
             files.close()
+
+
+def _stranger(path: Path, model: ModelInfo) -> str | None:
+    """Whether a tokenizer that came along is another than the target's."""
+    from outrider.core.text.files import TokenizerFiles, fingerprint
+
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        return None
+    theirs = fingerprint(TokenizerFiles(str(path), tokenizer=file.read_bytes(), config={"vocab_size": model.vocab}))
+    return "it comes with another tokenizer" if model.tokenizer and theirs not in ("", model.tokenizer) else None

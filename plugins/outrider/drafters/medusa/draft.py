@@ -1,6 +1,6 @@
-"""Drafting with heads: one state in, a tree out; no pass, no memory of the conversation.
+"""Drafting with heads: one state in, a tree out. What the state remembers of the conversation is up to the heads.
 
-Letters: `d` width, `n` nodes.
+Letters: `n` nodes.
 """
 
 from __future__ import annotations
@@ -8,25 +8,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step
 
 from .heads import Guesses, Speaker
+from .memory import Memory
 from .tree import NODES, PUBLISHED, RANKS, Choice, Meter, grow, parents_of, prior
 
 MEASURED = 32  # rounds after which the tree is grown from what was measured, and after which it is grown anew
 
 
 class Rider:
-    """Follows one conversation by the newest state alone.
+    """Follows one conversation.
 
     `choices` fixes the tree. Without it the tree is the published one at first, and then grown from how often each guess of
     each head was right here. A smaller budget takes the likeliest nodes.
     """
 
     def __init__(
-        self, speaker: Speaker, vocab: int, choices: Sequence[Choice] | None = None, meter: Meter | None = None
+        self,
+        speaker: Speaker,
+        vocab: int,
+        choices: Sequence[Choice] | None = None,
+        meter: Meter | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self._speaker, self._vocab, self._choices = speaker, vocab, choices
         allowed = frozenset(choices) if choices is not None else PUBLISHED
@@ -39,44 +44,45 @@ class Rider:
             self.shape = Shape(NODES, speaker.count)
         else:
             self.shape = Shape(len(self._order), max(map(len, self._order)), tuple(parents_of(self._order)))
-        self.reset()
+        self._memory = memory or speaker.memory()
+        self._guessed: tuple[int, list[Choice], Guesses] | None = None  # where, the nodes, what was guessed below them
 
     def reset(self) -> None:
         """Forget the conversation; what was measured stays."""
-        self._state: Tensor | None = None  # [1, d], of the position before the root
-        self._guessed: tuple[int, list[Choice], Guesses] | None = None  # where, the nodes, what was guessed below them
+        self._memory.clear()
+        self._guessed = None
 
     def advance(self, step: Step) -> None:
-        """Keep the state that produced the newest token, if it is known; count which guesses were right."""
+        """Keep the states that are known; count which guesses were right."""
         if self._guessed is not None and self._guessed[0] == step.start:
             _, nodes, guesses = self._guessed
             path = [(), *(nodes[node] for node in step.path.tolist())]
             self._meter.learn([guesses[node] for node in path if node in guesses], step.tokens.tolist())
         self._guessed = None
-        known = step.hidden is not None and step.hidden.shape[0] > 0
-        self._state = step.hidden[-1] if known and step.hidden is not None else None
+        self._memory.hear(step)
 
     def rewind(self, length: int) -> None:
-        """The state belonged to what was cut."""
-        self.reset()
+        """Only the first `length` tokens are still true."""
+        self._guessed = None
+        self._memory.rewind(length)
 
     def fork(self) -> Rider:
-        """Same heads and measurements, and the same state until one of the two hears more."""
-        copy = Rider(self._speaker, self._vocab, self._choices, self._meter)
-        copy._state = self._state
-        return copy
+        """Same heads and measurements, a copy of the conversation."""
+        return Rider(self._speaker, self._vocab, self._choices, self._meter, self._memory.fork())
 
     def close(self) -> None:
         """Forget the conversation; the heads go with the last reference."""
         self.reset()
 
+    @torch.inference_mode()
     def propose(self, context: Context) -> Draft | None:
         """The likeliest tree of up to `context.nodes` nodes; None where the newest state is not known."""
-        if self._state is None:
+        state = self._memory.state(len(context.tokens))
+        if state is None:
             return None
         nodes = self._tree()[: context.nodes]
         parents = sorted({node[:-1] for node in nodes}, key=len)
-        guesses = self._speaker.guesses(self._state, parents, context, self._ranks)
+        guesses = self._speaker.guesses(state, parents, context, self._ranks)
         if guesses is None:
             return None
         self._guessed = len(context.tokens), nodes, guesses

@@ -7,6 +7,10 @@ Medusa: head k is `{k}.{i}.linear` [d, d] for each layer i, and the output matri
 Hydra: head k is `hydra_mlp.{k}.0.linear` and `.res_connection` [d, (k + 2) d], `hydra_mlp.{k}.{i}.linear` [d, d] for more
 layers, and the output matrix `hydra_lm_head.{k}` [V, d]. All have biases, but for Medusa's output matrix.
 
+Hydra++ (prefix-mlp): the heads of Hydra, where a dropout stood before every layer and counts: `hydra_mlp.{k}.{1 + 2 i}` and
+`hydra_lm_head.{k}.1`; and one layer of a llama with a norm behind it, `prefix_embeding_layer.layers.0` and `.norm`. How many
+attention heads that has, and its rope, are the target's.
+
 Letters: `V` vocabulary, `d` width of the target.
 """
 
@@ -14,20 +18,23 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Protocol
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from outrider.core.drafting import ModelInfo
 from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.target.families import read_spec, text_config
+from outrider.core.target.spec import AttentionSpec, TargetSpec
 from outrider.core.weights.checkpoint import open_checkpoint
+from outrider.core.weights.pickled import read_pickled
 from outrider.core.weights.safetensors import read_json
+from outrider.core.weights.stored import as_weights
 
 from . import OWN
 from .tree import Choice, checked
@@ -35,7 +42,11 @@ from .tree import Choice, checked
 AGAIN = "Fetch the heads again."
 _MEDUSA = re.compile(r"(\d+)\.(\d+)\.(?:linear\.weight|linear\.bias|weight)")
 _HYDRA = re.compile(r"hydra_mlp\.(\d+)\.(\d+)\.(?:linear|res_connection)\.(?:weight|bias)")
-_HYDRA_OUT = re.compile(r"hydra_lm_head\.(\d+)\.(?:weight|bias)")
+_HYDRA_OUT = re.compile(r"hydra_lm_head\.(\d+)\.(?:1\.)?(?:weight|bias)")
+PREFIX = "prefix_embeding_layer."  # as published
+_LAYER = f"{PREFIX}layers.0."
+# what was saved along and is not read: the target's own embedding, one that no id ever reached, and a constant
+_IDLE = ("input_embed_fn.weight", f"{PREFIX}embed_tokens.weight", f"{_LAYER}self_attn.rotary_emb.inv_freq")
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -62,15 +73,12 @@ class Source(Protocol):
 
 
 class Single:
-    """One file of tensors, mapped: safetensors, or what `torch.save` wrote, read as data only. Raises BrokenFileError."""
+    """One file of tensors, mapped: safetensors, or what `torch.save` wrote. Raises ModelError, BrokenFileError."""
 
     def __init__(self, file: Path) -> None:
         beside = file.with_name("config.json")
         self.config = read_json(beside) if beside.exists() else {}
-        held = _held(file)
-        if not isinstance(held, Mapping) or not all(isinstance(part, Tensor) for part in held.values()):
-            raise BrokenFileError(f"{file} holds something else than a table of tensors.", AGAIN)
-        self._held = dict(held)
+        self._held = _held(file)
 
     def names(self) -> list[str]:
         """Names of all tensors."""
@@ -82,7 +90,7 @@ class Single:
 
     def load(self, name: str) -> Tensor:
         """A tensor on the CPU, as stored."""
-        return self._held[name].detach()
+        return self._held[name]
 
     def close(self) -> None:
         """Let go of the file."""
@@ -96,34 +104,40 @@ class HeadFiles(ABC):
     """
 
     kind = ""
-    out = ""  # name of the first output matrix
+    idle: Sequence[str] = ()  # tensors that may be there and are not read
 
     def __init__(self, source: Source, where: Path, prefix: str = "") -> None:
-        self.config = source.config
-        self._source, self._where, self._prefix = source, where, prefix
+        self.config, self.where = source.config, where
+        self._source, self._prefix = source, prefix
         names = [name[len(prefix) :] for name in source.names() if name.startswith(prefix)]
-        self.heads, self.layers = self._count(names)
-        out = self.out.format(layers=self.layers)
-        size = source.shape(prefix + out) if out in names else ()
+        self._names = frozenset(names).difference(self.idle)
+        self.heads, self.layers = self._count()
+        out = f"{self.out(0)}.weight"
+        size = self._size(out)
         if len(size) != 2:
             what = f"{out} has {len(size)} axes, not 2" if out in names else f"the tensor {out} is missing"
             raise BrokenFileError(f"{where}: {what}.", AGAIN)
         self.vocab, self.width = size
         wanted = self._shapes()
-        for name in sorted(wanted.keys() ^ set(names)):
+        for name in sorted(wanted.keys() ^ self._names):
             what = "lacks" if name in wanted else "holds beside its heads"
             raise BrokenFileError(f"{where} {what} the tensor {name}.", AGAIN)
         for name, shape in wanted.items():
-            found = source.shape(prefix + name)
+            found = self._size(name)
             if found != shape:
                 raise BrokenFileError(f"{where}: {name} has the shape {list(found)}, not {list(shape)}.", AGAIN)
 
-    def misfit(self, width: int, vocab: int) -> str | None:
-        """Why these heads do not fit a target of that size; None if they do."""
-        if self.width != width:
-            return f"its heads are made for width {self.width}, not {width}"
-        if self.vocab != vocab:
-            return f"its heads know {self.vocab} tokens, not {vocab}"
+    @property
+    def label(self) -> str:
+        """What a person calls this kind."""
+        return self.kind
+
+    def misfit(self, model: ModelInfo) -> str | None:
+        """Why these heads do not fit `model`; None if they do."""
+        if self.width != model.width:
+            return f"its heads are made for width {self.width}, not {model.width}"
+        if self.vocab != model.vocab:
+            return f"its heads know {self.vocab} tokens, not {model.vocab}"
         return None
 
     def choices(self) -> list[Choice] | None:
@@ -137,9 +151,9 @@ class HeadFiles(ABC):
 
     def load(self, name: str) -> Tensor:
         """One tensor, as stored. Raises BrokenFileError if it holds no finite floats."""
-        tensor = self._source.load(self._prefix + name)
-        if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
-            raise BrokenFileError(f"{self._where}: {name} holds something else than finite numbers.", AGAIN)
+        tensor = as_weights(self._source.load(self._prefix + name), None, f"{self.where}: {name}")
+        if not bool(tensor.isfinite().all()):
+            raise BrokenFileError(f"{self.where}: {name} holds something else than finite numbers.", AGAIN)
         return tensor
 
     def close(self) -> None:
@@ -147,24 +161,43 @@ class HeadFiles(ABC):
         self._source.close()
 
     @abstractmethod
-    def _count(self, names: Iterable[str]) -> tuple[int, int]: ...
+    def block(self, head: int, layer: int) -> str:
+        """Name of a layer of a head."""
+
+    @abstractmethod
+    def out(self, head: int) -> str:
+        """Name of a head's output matrix."""
+
+    @abstractmethod
+    def _count(self) -> tuple[int, int]: ...
 
     @abstractmethod
     def _shapes(self) -> Shapes: ...
 
+    def _size(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, () if there is none of that name."""
+        return self._source.shape(self._prefix + name) if name in self._names else ()
+
     def _strange(self, names: Sequence[str]) -> ModelError:
         what = f"a tensor {min(names)}, which no {self.kind} head has" if names else f"no {self.kind} heads"
-        return ModelError(f"{self._where} holds {what}.", f"Give a folder with {self.kind.lower()}_lm_head.pt.")
+        return ModelError(f"{self.where} holds {what}.", f"Give a folder with {self.kind.lower()}_lm_head.pt.")
 
 
 class MedusaFiles(HeadFiles):
     """Heads that do not see each other's guesses."""
 
     kind = "Medusa"
-    out = "0.{layers}.weight"
 
-    def _count(self, names: Iterable[str]) -> tuple[int, int]:
-        found = {name: _MEDUSA.fullmatch(name) for name in names}
+    def block(self, head: int, layer: int) -> str:
+        """Name of a layer of a head."""
+        return f"{head}.{layer}"
+
+    def out(self, head: int) -> str:
+        """Name of a head's output matrix."""
+        return f"{head}.{self.layers}"
+
+    def _count(self) -> tuple[int, int]:
+        found = {name: _MEDUSA.fullmatch(name) for name in self._names}
         strange = [name for name, match in found.items() if match is None]
         if strange or not found:
             raise self._strange(strange)
@@ -175,17 +208,28 @@ class MedusaFiles(HeadFiles):
         shapes: Shapes = {}
         for head in range(self.heads):
             for layer in range(self.layers):
-                shapes[f"{head}.{layer}.linear.weight"] = (self.width, self.width)
-                shapes[f"{head}.{layer}.linear.bias"] = (self.width,)
-            shapes[f"{head}.{self.layers}.weight"] = (self.vocab, self.width)
+                shapes[f"{self.block(head, layer)}.linear.weight"] = (self.width, self.width)
+                shapes[f"{self.block(head, layer)}.linear.bias"] = (self.width,)
+            shapes[f"{self.out(head)}.weight"] = (self.vocab, self.width)
         return shapes
 
 
 class HydraFiles(HeadFiles):
-    """Heads of plain layers that see the guesses before theirs."""
+    """Heads of plain layers that see the guesses before theirs, in Hydra++ (`prefixed`) behind a layer of attention."""
 
     kind = "Hydra"
-    out = "hydra_lm_head.0.weight"
+    idle = _IDLE
+
+    @property
+    def label(self) -> str:
+        """What a person calls this kind."""
+        return "Hydra++" if self.prefixed else self.kind
+
+    @property
+    def prefixed(self) -> bool:
+        """Whether states go through a layer first."""
+        told = self.config.get("hydra_head_arch") == "prefix-mlp"
+        return told or any(name.startswith(PREFIX) for name in self._names)
 
     @property
     def offset(self) -> int:
@@ -195,31 +239,93 @@ class HydraFiles(HeadFiles):
             raise ModelError(f"The config's hidden_state_offset {offset!r} is no count of layers.", "Correct it.")
         return offset
 
-    def _count(self, names: Iterable[str]) -> tuple[int, int]:
+    def block(self, head: int, layer: int) -> str:
+        """Name of a layer of a head."""
+        return f"hydra_mlp.{head}.{1 + 2 * layer if self.prefixed else layer}"
+
+    def out(self, head: int) -> str:
+        """Name of a head's output matrix."""
+        return f"hydra_lm_head.{head}.1" if self.prefixed else f"hydra_lm_head.{head}"
+
+    def layer(self) -> Shapes:
+        """Names and shapes of the layer before the heads; none where there is no such layer."""
+        if not self.prefixed:
+            return {}
+        d = self.width
+        q, kv, inner = (
+            self._rows(f"{_LAYER}{part}_proj.weight") for part in ("self_attn.q", "self_attn.k", "mlp.gate")
+        )
+        shapes: Shapes = {f"{PREFIX}norm.weight": (d,)}
+        shapes |= {f"{_LAYER}{norm}_layernorm.weight": (d,) for norm in ("input", "post_attention")}
+        shapes |= {
+            f"{_LAYER}self_attn.{part}_proj.weight": (size, d) for part, size in zip("qkv", (q, kv, kv), strict=True)
+        }
+        shapes |= {f"{_LAYER}mlp.{part}_proj.weight": (inner, d) for part in ("gate", "up")}
+        return shapes | {f"{_LAYER}self_attn.o_proj.weight": (d, q), f"{_LAYER}mlp.down_proj.weight": (d, inner)}
+
+    def spec(self, model: ModelInfo) -> TargetSpec:
+        """That layer as a llama of its own, with the heads, eps and rope of `model`. Raises ModelError if its config has none."""
+        told = text_config(model.config)
+        inner = self.layer()[f"{_LAYER}mlp.gate_proj.weight"][0]
+        sizes = {
+            "hidden_size": self.width,
+            "vocab_size": self.vocab,
+            "intermediate_size": inner,
+            "num_hidden_layers": 1,
+        }
+        return read_spec({**told, **sizes, "model_type": "llama", "attention_bias": False, "mlp_bias": False})
+
+    def misfit(self, model: ModelInfo) -> str | None:
+        """As `HeadFiles`; the layer has to have the target's attention heads."""
+        problem = super().misfit(model)
+        if problem or not self.prefixed:
+            return problem
+        if "num_attention_heads" not in text_config(model.config):
+            return f"its layer has the attention heads of its target, and nothing says how many {model.name} has"
+        mixer, shapes = self.spec(model).layers[0].mixer, self.layer()
+        assert isinstance(mixer, AttentionSpec)
+        for part, heads in (("q", mixer.heads), ("k", mixer.kv_heads)):
+            rows = shapes[f"{_LAYER}self_attn.{part}_proj.weight"][0]
+            if rows != heads * mixer.head_dim:
+                return f"its layer has a {part}_proj of {rows} rows, and {model.name} {heads} heads of {mixer.head_dim}"
+        return None
+
+    def _rows(self, name: str) -> int:
+        return next(iter(self._size(name)), 0)
+
+    def _count(self) -> tuple[int, int]:
         kind = self.config.get("hydra_head_arch") or "mlp"
-        if kind != "mlp" or self.config.get("grounded_heads") is False:
-            what = kind if kind != "mlp" else "mlp without grounded_heads"
+        known = kind in ("mlp", "prefix-mlp")
+        if not known or self.config.get("grounded_heads") is False:
+            what = f"{kind} without grounded_heads" if known else kind
             raise ModelError(
-                f"{self._where} holds Hydra heads of the kind {what}, which is not read.", "Take mlp heads."
+                f"{self.where} holds Hydra heads of the kind {what}, which is not read.",
+                "Take grounded mlp or prefix-mlp heads.",
             )
-        blocks = {name: _HYDRA.fullmatch(name) for name in names if _HYDRA_OUT.fullmatch(name) is None}
+        blocks = {
+            name: _HYDRA.fullmatch(name)
+            for name in self._names
+            if _HYDRA_OUT.fullmatch(name) is None and not name.startswith(PREFIX)
+        }
         strange = [name for name, match in blocks.items() if match is None]
         if strange or not blocks:
             raise self._strange(strange)
         places = [(int(match[1]), int(match[2])) for match in blocks.values() if match]
-        return 1 + max(head for head, _ in places), 1 + max(layer for _, layer in places)
+        last = max(layer for _, layer in places)
+        return 1 + max(head for head, _ in places), 1 + (last // 2 if self.prefixed else last)
 
     def _shapes(self) -> Shapes:
-        shapes: Shapes = {}
+        shapes = self.layer()
         for head in range(self.heads):
+            first, out = self.block(head, 0), self.out(head)
             for part in ("linear", "res_connection"):
-                shapes[f"hydra_mlp.{head}.0.{part}.weight"] = (self.width, (head + 2) * self.width)
-                shapes[f"hydra_mlp.{head}.0.{part}.bias"] = (self.width,)
+                shapes[f"{first}.{part}.weight"] = (self.width, (head + 2) * self.width)
+                shapes[f"{first}.{part}.bias"] = (self.width,)
             for layer in range(1, self.layers):
-                shapes[f"hydra_mlp.{head}.{layer}.linear.weight"] = (self.width, self.width)
-                shapes[f"hydra_mlp.{head}.{layer}.linear.bias"] = (self.width,)
-            shapes[f"hydra_lm_head.{head}.weight"] = (self.vocab, self.width)
-            shapes[f"hydra_lm_head.{head}.bias"] = (self.vocab,)
+                shapes[f"{self.block(head, layer)}.linear.weight"] = (self.width, self.width)
+                shapes[f"{self.block(head, layer)}.linear.bias"] = (self.width,)
+            shapes[f"{out}.weight"] = (self.vocab, self.width)
+            shapes[f"{out}.bias"] = (self.vocab,)
         return shapes
 
 
@@ -228,7 +334,7 @@ def open_heads(path: Path) -> HeadFiles:
     source = _source(path)
     names = source.names()
     try:
-        if any(name.startswith("hydra_") for name in names):
+        if source.config.get("hydra_head_arch") or any(name.startswith("hydra_") for name in names):
             return HydraFiles(source, path)
         return MedusaFiles(source, path, OWN if any(name.startswith(OWN) for name in names) else "")
     except ModelError:
@@ -245,10 +351,10 @@ def _source(path: Path) -> Source:
     return open_checkpoint(path)
 
 
-def _held(file: Path) -> Any:
+def _held(file: Path) -> dict[str, Tensor]:
+    if file.suffix != ".safetensors":
+        return read_pickled(file)
     try:
-        if file.suffix == ".safetensors":
-            return load_file(file)
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, OSError, EOFError, ValueError, UnpicklingError, SafetensorError) as error:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
         raise BrokenFileError(f"{file} cannot be read as a table of tensors.", AGAIN) from error

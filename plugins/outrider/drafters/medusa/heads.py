@@ -3,14 +3,16 @@
 Medusa: `logits_k = W_k x_L`, `x_0 = z`, `x_{i+1} = x_i + SiLU(A_ki x_i + b_ki)`.
 
 Hydra (arXiv 2402.05109): `x_0` is the state, the embedding of the root and those of the path to the node, side by side;
-`x_1 = R_k x_0 + r_k + SiLU(A_k0 x_0 + b_k0)`, then as above, and `logits_k = W_k x_L + c_k`.
+`x_1 = R_k x_0 + r_k + SiLU(A_k0 x_0 + b_k0)`, then as above, and `logits_k = W_k x_L + c_k`. In Hydra++ the state comes out of
+`prefix`.
 
 Letters: `V` vocabulary, `d` width, `r` rows, `R` ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -22,6 +24,8 @@ from outrider.core.errors import ModelError
 from outrider.core.target.linear import Linear, linear
 
 from .format import HeadFiles, HydraFiles
+from .memory import Memory, Newest
+from .prefix import Past, read_prefix
 from .tree import Choice
 
 Guesses = dict[Choice, list[int]]  # by node: ids of its children, best first
@@ -33,10 +37,14 @@ class Speaker(Protocol):
     state: int
     count: int
 
+    def memory(self) -> Memory:
+        """What follows a conversation for these heads."""
+        ...
+
     def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
         """`ranks` guesses below each of `parents`, which come by depth; None where a head's output is not finite.
 
-        `state` [1, d] is that of the position before the root.
+        `state` [1, d] is what `memory` holds of the position before the root.
         """
         ...
 
@@ -63,11 +71,13 @@ class MedusaHeads:
         self._target, self._heads = target, tuple(heads)
         self.state, self.count = target.info.layers, len(heads)
 
-    @torch.inference_mode()
+    def memory(self) -> Memory:
+        """As `Speaker`."""
+        return Newest(self._target.norm)
+
     def logits(self, state: Tensor, heads: int) -> Tensor:
         """What the first `heads` heads say: [heads, V]."""
-        z = self._target.norm(state)
-        return torch.cat([head(z) for head in self._heads[:heads]])
+        return torch.cat([head(state) for head in self._heads[:heads]])
 
     def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
         """As `Speaker`."""
@@ -83,17 +93,19 @@ class MedusaHeads:
 class HydraHeads:
     """Heads that see the path as well: every node has guesses of its own, made level by level."""
 
-    def __init__(self, target: Target, heads: Sequence[Head], offset: int) -> None:
-        self._target, self._heads, self._offset = target, tuple(heads), offset
+    def __init__(self, target: Target, heads: Sequence[Head], offset: int, memory: Callable[[], Memory]) -> None:
+        self._target, self._heads, self._memory = target, tuple(heads), memory
         self.state, self.count = target.info.layers - offset, len(heads)
 
-    @torch.inference_mode()
+    def memory(self) -> Memory:
+        """As `Speaker`."""
+        return self._memory()
+
     def logits(self, state: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """What follows each of `paths`, ids from the root on, all of one length: [r, V]."""
-        seen = state if self._offset else self._target.norm(state)
         ids = torch.tensor(paths, device=self._target.device)  # [r, 1 + depth]
         embedded = self._target.embed(ids.flatten()).view(len(paths), -1)
-        return self._heads[ids.shape[1] - 1](torch.cat((seen.expand(len(paths), -1), embedded), -1))
+        return self._heads[ids.shape[1] - 1](torch.cat((state.expand(len(paths), -1), embedded), -1))
 
     def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
         """As `Speaker`."""
@@ -130,17 +142,19 @@ def _led(best: list[list[int]], drawn: Sequence[int]) -> list[list[int]]:
 
 def read_heads(files: HeadFiles, target: Target) -> Speaker:
     """All heads in the target's dtype, on its device. Raises ModelError if they do not fit it."""
-    problem = files.misfit(target.info.width, target.info.vocab)
+    problem = files.misfit(target.info)
     if problem:
-        raise ModelError(f"The {files.kind} heads do not fit {target.info.name}: {problem}.", "Take heads made for it.")
+        raise ModelError(
+            f"The {files.label} heads do not fit {target.info.name}: {problem}.", "Take heads made for it."
+        )
     return _hydra(files, target) if isinstance(files, HydraFiles) else _medusa(files, target)
 
 
 def _medusa(files: HeadFiles, target: Target) -> MedusaHeads:
     heads = []
     for head in range(files.heads):
-        layers = [_biased(files, f"{head}.{layer}.linear", target) for layer in range(files.layers)]
-        out = linear(files.load(f"{head}.{files.layers}.weight"), None, target.dtype, target.device)
+        layers = [_biased(files, f"{files.block(head, layer)}.linear", target) for layer in range(files.layers)]
+        out = linear(files.load(f"{files.out(head)}.weight"), None, target.dtype, target.device)
         heads.append(Head(tuple(layers), out))
     return MedusaHeads(target, heads)
 
@@ -152,10 +166,16 @@ def _hydra(files: HydraFiles, target: Target) -> HydraHeads:
         )
     heads = []
     for head in range(files.heads):
-        layers = [_biased(files, f"hydra_mlp.{head}.{layer}.linear", target) for layer in range(files.layers)]
-        shortcut = _biased(files, f"hydra_mlp.{head}.0.res_connection", target)
-        heads.append(Head(tuple(layers), _biased(files, f"hydra_lm_head.{head}", target), shortcut))
-    return HydraHeads(target, heads, files.offset)
+        layers = [_biased(files, f"{files.block(head, layer)}.linear", target) for layer in range(files.layers)]
+        shortcut = _biased(files, f"{files.block(head, 0)}.res_connection", target)
+        heads.append(Head(tuple(layers), _biased(files, files.out(head), target), shortcut))
+    read = _as_it_is if files.offset else target.norm
+    memory = partial(Past, read_prefix(files, target, read)) if files.prefixed else partial(Newest, read)
+    return HydraHeads(target, heads, files.offset, memory)
+
+
+def _as_it_is(state: Tensor) -> Tensor:
+    return state
 
 
 def _biased(files: HeadFiles, name: str, target: Target) -> Linear:

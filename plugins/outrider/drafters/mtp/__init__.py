@@ -26,7 +26,11 @@ GAIN = 1.8
 
 
 class Mtp:
-    """The method."""
+    """The method.
+
+    Options, where files are read in another way than they were meant: `state` (normed, raw) and `feedback` (postnorm, prenorm)
+    of sequential layers, what of the target and of themselves they take; `position` (last, newest) of an assistant.
+    """
 
     api = 1
 
@@ -64,6 +68,21 @@ class Mtp:
         finally:
             checkpoint.close()
 
+    def readings(self, model: ModelInfo, match: Match) -> list[Mapping[str, object]]:
+        """Ways in which the files may be meant; parallel heads leave nothing open. Raises as `check`."""
+        from outrider.core.weights.checkpoint import open_checkpoint
+
+        from .readings import ASSISTANT, CHAIN, readings
+
+        path = Path(match.weights or model.path)
+        if (path / "params.json").is_file():
+            return readings({})
+        checkpoint = open_checkpoint(path)
+        try:
+            return readings(ASSISTANT if _assists(checkpoint) else CHAIN)
+        finally:
+            checkpoint.close()
+
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Drafter:
         """Load what `match` found. Raises ModelError, BrokenFileError, UsageError for an option that is not known."""
         from outrider.core.weights.checkpoint import open_checkpoint
@@ -77,7 +96,7 @@ class Mtp:
         try:
             if _assists(checkpoint):
                 return assistant.load(target, checkpoint, options)
-            return build.load(target, checkpoint)
+            return build.load(target, checkpoint, options)
         finally:
             checkpoint.close()
 
@@ -99,11 +118,18 @@ def _differs(told: Mapping[str, tuple[object, object]]) -> str:
 
 
 def _assistant(model: ModelInfo, checkpoint: Checkpoint) -> Match:
+    from outrider.core.text.files import fingerprint
+
     config, name, weights = checkpoint.config, checkpoint.path.name, str(checkpoint.path)
     text = config.get("text_config")
     vocab = text.get("vocab_size") if isinstance(text, Mapping) else None
+    theirs = (model.tokenizer and fingerprint(checkpoint.text())) or model.tokenizer  # most come without
     reason = _differs(
-        {"a width of": (config.get("backbone_hidden_size"), model.width), "a vocabulary of": (vocab, model.vocab)}
+        {
+            "a width of": (config.get("backbone_hidden_size"), model.width),
+            "a vocabulary of": (vocab, model.vocab),
+            "the tokenizer": (theirs[:12], model.tokenizer[:12]),
+        }
     )
     if not model.architecture.startswith("gemma4"):
         reason = f"is an assistant of Gemma 4, this model is {model.architecture}"
@@ -144,6 +170,8 @@ def _heads(model: ModelInfo, path: Path) -> Match:
     if reason:
         return Match(Fit.NO, f"{path.name} {reason}", weights=str(path))
     count = settings["n_future_tokens"] - 1
-    files = [*path.glob("*.safetensors"), *path.glob("consolidated*.pth")]
+    files = [file for form in ("*.safetensors", "consolidated*.pth") for file in path.glob(form) if file.is_file()]
+    if not files:
+        return Match(Fit.NO, f"{path.name} has params.json and no weights", weights=str(path))
     size = sum(file.stat().st_size for file in files) * count // settings["n_layers"]
     return Match(Fit.EXACT, f"{count} parallel heads in {path.name}", GAIN, size, str(path))

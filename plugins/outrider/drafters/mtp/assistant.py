@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.errors import ModelError, UsageError
+from outrider.core.errors import ModelError
 from outrider.core.target.attention import Attention
 from outrider.core.target.build import Builder
 from outrider.core.target.decoder import Block
@@ -35,14 +35,22 @@ from outrider.core.target.spec import AttentionSpec, LayerSpec, TargetSpec
 from outrider.core.target.state import SLACK, Room, State
 from outrider.core.target.where import Tables, Where
 
+from .noted import Noted
 from .picks import Picks
+from .readings import ASSISTANT, told
 
 if TYPE_CHECKING:
     from outrider.core.weights.checkpoint import Checkpoint
 
 MOST = 8  # tokens of a draft
-READINGS = ("last", "newest")
 OTHER = "Take the assistant of this very model."
+# what may lie in the files unread: a copy of the table, and clusters that the config does not ask for
+UNREAD = (
+    "lm_head.weight",
+    "rotary_emb.inv_freq",
+    "masked_embedding.token_ordering",
+    "masked_embedding.centroids.weight",
+)
 
 
 class Reading:
@@ -186,10 +194,7 @@ class Assistant:
 
 def load(target: Target, checkpoint: Checkpoint, options: Mapping[str, object]) -> Assistant:
     """The assistant in a checkpoint; option `position` chooses the reading. Raises ModelError, BrokenFileError, UsageError."""
-    reading = str(options.get("position") or READINGS[0])
-    if reading not in READINGS:
-        raise UsageError(f"position {reading!r} is not known.", f"Use one of: {', '.join(READINGS)}.")
-    return Assistant(target, _build(target, checkpoint), reading)
+    return Assistant(target, _build(target, Noted(checkpoint)), told(options, ASSISTANT)["position"])
 
 
 def spec_of(config: Mapping[str, Any]) -> TargetSpec:
@@ -224,7 +229,7 @@ def _source(target: TargetSpec, mixer: AttentionSpec) -> int:
 
 
 @torch.inference_mode()
-def _build(target: Target, checkpoint: Checkpoint) -> Parts:
+def _build(target: Target, checkpoint: Any) -> Parts:
     spec, theirs = spec_of(checkpoint.config), read_spec(target.info.config)
     build = Builder(checkpoint, spec, Form(target.dtype, target.device))
     wide, width = target.info.width, spec.width
@@ -240,7 +245,11 @@ def _build(target: Target, checkpoint: Checkpoint) -> Parts:
     after = build.layer(build.stored("post_projection.weight", wide, width, None))
     head = _clusters(checkpoint, build, vectors) or build.head(vectors)
     made = tables(spec, target.context + SLACK, target.dtype, target.device)
-    return Parts(spec, before, tuple(blocks), build.final_norm(), head, after, made)
+    parts = Parts(spec, before, tuple(blocks), build.final_norm(), head, after, made)
+    left = [name for name in checkpoint.names() if name not in checkpoint.read and not name.endswith(UNREAD)]
+    if left:
+        raise ModelError(f"{build.origin} holds {min(left)}, which no assistant of Gemma 4 has.", OTHER)
+    return parts
 
 
 def _clusters(checkpoint: Checkpoint, build: Builder, vectors: Table) -> Clusters | None:
@@ -248,7 +257,8 @@ def _clusters(checkpoint: Checkpoint, build: Builder, vectors: Table) -> Cluster
     config, spec, name = checkpoint.config, build.spec, "masked_embedding.token_ordering"
     if not config.get("use_ordered_embeddings"):
         return None
-    count, top = int(config.get("num_centroids") or 0), int(config.get("centroid_intermediate_top_k") or 0)
+    sizes = (config.get(key) for key in ("num_centroids", "centroid_intermediate_top_k"))
+    count, top = (size if isinstance(size, int) else 0 for size in sizes)
     order = checkpoint.load(name).long() if name in build.names_there else torch.empty(0, dtype=torch.int64)
     if count < 1 or not 0 < top <= count or spec.vocab % count or order.numel() != spec.vocab:
         raise ModelError(f"{build.origin}: {name} does not fit {count} clusters of {spec.vocab} tokens.", OTHER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,51 +11,36 @@ from outrider.core.drafting import Target
 from outrider.core.errors import ModelError
 from outrider.core.target.build import Builder
 from outrider.core.target.families import read_spec
-from outrider.core.target.linear import Form
 from outrider.core.target.load import tables
 from outrider.core.target.norm import Norm
 from outrider.core.target.state import SLACK
 
 from .chain import Chain, Layer
 from .layout import COPIES, Layout, find
+from .noted import Noted
+from .readings import CHAIN, told
 from .size import extended
 
 if TYPE_CHECKING:
     from outrider.core.weights.checkpoint import Checkpoint
 
 
-def load(target: Target, checkpoint: Checkpoint) -> Chain:
-    """The prediction layers in a checkpoint. Raises ModelError, BrokenFileError."""
+def load(target: Target, checkpoint: Checkpoint, options: Mapping[str, object]) -> Chain:
+    """The prediction layers in a checkpoint, kept as the target's are. Raises ModelError, BrokenFileError, UsageError."""
     layout = find(frozenset(checkpoint.names()), target.info.layers)
     if layout is None:
         name = checkpoint.path.name
         raise ModelError(f"{name} holds no prediction layers.", "Take a copy of the model that kept them.")
-    return _build(target, _Noted(checkpoint), layout)
-
-
-class _Noted:
-    """A checkpoint that remembers which tensors were read."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
-        self.read: set[str] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._checkpoint, name)
-
-    def load(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        self.read.add(name)
-        return self._checkpoint.load(name, dtype)
-
-    def grouped(self, name: str) -> object:
-        self.read.add(name)
-        return self._checkpoint.grouped(name)
+    chosen = told(options, CHAIN)
+    layers = _build(target, Noted(checkpoint), layout)
+    reach = tables(layers[0].spec, target.context + SLACK, target.dtype, target.device)
+    return Chain(target, layers, reach, raw=chosen["state"] == "raw", prenorm=chosen["feedback"] == "prenorm")
 
 
 @torch.inference_mode()
-def _build(target: Target, checkpoint: Any, layout: Layout) -> Chain:
+def _build(target: Target, checkpoint: Any, layout: Layout) -> list[Layer]:
     spec = extended(read_spec(target.info.config), layout)
-    build = Builder(checkpoint, spec, Form(target.dtype, target.device))
+    build = Builder(checkpoint, spec, target.form)
     build.prefix = layout.prefix
     layers = [_layer(build, layout, layout.first + index) for index in range(layout.count)]
     left = [
@@ -67,7 +53,7 @@ def _build(target: Target, checkpoint: Any, layout: Layout) -> Chain:
             f"{build.origin} has a prediction layer of another kind: nothing is known of its tensor {sorted(left)[0]}.",
             "Take another drafter, or open an issue with the model's name.",
         )
-    return Chain(target, layers, tables(spec, target.context + SLACK, target.dtype, target.device))
+    return layers
 
 
 def _layer(build: Builder, layout: Layout, index: int) -> Layer:

@@ -44,18 +44,24 @@ class Layer:
     hidden_first: bool
 
     def __call__(self, embedded: Tensor, hidden: Tensor, where: Where, state: object) -> Tensor:
-        """Embeddings of the next tokens and states, both [S, d] -> states [S, d] that the head reads."""
+        """Embeddings of the next tokens and states, both [S, d] -> outputs [S, d], which the head reads behind `out_norm`."""
         parts = [self.embed_norm(embedded), self.hidden_norm(hidden)]
         if self.hidden_first:
             parts.reverse()
         x = self.mix(torch.cat(parts, -1))
-        return self.out_norm(self.block.run(x, where, state, self.spec))  # type: ignore[arg-type]
+        return self.block.run(x, where, state, self.spec)  # type: ignore[arg-type]
 
 
 class Chain:
-    """Follows one conversation; the layers' rows are fed when a draft is asked for, or when many wait."""
+    """Follows one conversation; the layers' rows are fed when a draft is asked for, or when many wait.
 
-    def __init__(self, target: Target, layers: Sequence[Layer], tables: Tables) -> None:
+    `raw`: the target's states are taken before its final norm, `prenorm`: outputs are fed back before `out_norm`.
+    """
+
+    def __init__(
+        self, target: Target, layers: Sequence[Layer], tables: Tables, *, raw: bool = False, prenorm: bool = False
+    ) -> None:
+        self._raw, self._prenorm = raw, prenorm
         self._target, self._layers, self._tables = target, tuple(layers), tables
         depth = MOST if len(layers) == 1 else len(layers)
         self.needs = Needs(hidden=(target.info.layers,))
@@ -78,7 +84,8 @@ class Chain:
         memory = self._memory
         if memory.breaks(step):
             self._feed()
-        memory.hear(step, None if step.hidden is None else self._target.norm(step.hidden[:, 0]))
+        states = None if step.hidden is None else step.hidden[:, 0]
+        memory.hear(step, states if states is None or self._raw else self._target.norm(states))
         if memory.waiting >= CHUNK:
             self._feed()
 
@@ -106,38 +113,40 @@ class Chain:
             return None
         self._memory.again()
         count = min(context.nodes, self.shape.nodes)
-        picks, state = Picks(context), self._feed()
-        while picks.add(self._target.head(state)[0]) and len(picks.path) < count:
-            state = self._ahead(picks.path, state)
+        picks, (read, state) = Picks(context), self._feed()
+        while picks.add(self._target.head(read)[0]) and len(picks.path) < count:
+            read, state = self._ahead(picks.path, state)
         return picks.draft()
 
-    def _feed(self) -> Tensor:
-        """Feed the rows that wait to the first layer; the output [1, d] of the last."""
-        memory, state = self._memory, torch.empty(0)
+    def _feed(self) -> tuple[Tensor, Tensor]:
+        """Feed the rows that wait to the first layer; of the last what the head reads, and what is fed back, both [1, d]."""
+        memory, made = self._memory, (torch.empty(0), torch.empty(0))
         while memory.waiting:
             first, count = memory.fed, min(CHUNK, memory.waiting)
-            state = self._pass(0, first, memory.tokens[first + 1 : first + 1 + count], memory.take(count))
-        return state
+            made = self._pass(0, first, memory.tokens[first + 1 : first + 1 + count], memory.take(count))
+        return made
 
-    def _ahead(self, path: Sequence[int], state: Tensor) -> Tensor:
-        """The state [1, d] that predicts the token behind `path`; `state` predicted its last."""
+    def _ahead(self, path: Sequence[int], state: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for the token behind `path`; `state` [1, d] is what was fed back for its last."""
         rows, depth = self._memory.rows, len(path)
         if len(self._layers) == 1:
             return self._pass(0, rows - 1 + depth, path[-1:], state)
-        ids = [*self._memory.tokens, *path]
+        ids, made = [*self._memory.tokens, *path], (state, state)
         for first in range(self._later[depth - 1], rows, CHUNK):
             stop = min(first + CHUNK, rows)
             hidden = self._inputs[depth - 1][first:stop]
-            state = self._pass(depth, first, ids[first + 1 + depth : stop + 1 + depth], hidden)
+            made = self._pass(depth, first, ids[first + 1 + depth : stop + 1 + depth], hidden)
         self._later[depth - 1] = max(0, rows - depth)  # behind that row, tokens of the draft were read
-        return state
+        return made
 
     @torch.inference_mode()
-    def _pass(self, layer: int, first: int, ids: Sequence[int], hidden: Tensor) -> Tensor:
-        """Rows from `first` on through one layer: next tokens [S] and states [S, d] -> the last row's output [1, d]."""
+    def _pass(self, layer: int, first: int, ids: Sequence[int], hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows from `first` on through one layer: next tokens [S] and states [S, d] -> as `_feed`, of the last row."""
         where = self._memory.where(first, len(ids), self._tables, hidden)
         embedded = self._target.embed(torch.tensor(ids, device=hidden.device))
         made = self._layers[layer](embedded, hidden, where, self._states[layer])
+        read = self._layers[layer].out_norm(made)
+        back = made if self._prenorm else read
         if layer < len(self._inputs):
-            self._inputs[layer][first : first + len(ids)] = made
-        return made[-1:]
+            self._inputs[layer][first : first + len(ids)] = back
+        return read[-1:], back[-1:]

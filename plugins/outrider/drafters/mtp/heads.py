@@ -10,11 +10,9 @@ Letters: `S` rows of a pass, `d` width, `V` vocabulary.
 from __future__ import annotations
 
 import copy
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -27,11 +25,12 @@ from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.target.build import Builder
 from outrider.core.target.decoder import Block
 from outrider.core.target.families import read_spec
-from outrider.core.target.linear import Form
 from outrider.core.target.load import tables
 from outrider.core.target.spec import AttentionSpec, LayerSpec, TargetSpec
 from outrider.core.target.state import SLACK, Room
 from outrider.core.target.where import Tables
+from outrider.core.weights.pickled import read_pickled
+from outrider.core.weights.stored import as_weights
 
 from .layout import META, read_settings
 from .memory import CHUNK, Memory
@@ -115,7 +114,7 @@ class _Meta:
         return list(self._tensors)
 
     def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        return self._tensors[name].to(dtype or self._tensors[name].dtype)
+        return as_weights(self._tensors[name], dtype, f"{self.path}: {name}")
 
     def layout(self, name: str) -> None:
         return None
@@ -136,7 +135,7 @@ def load(target: Target, path: Path) -> Heads:
 
 @torch.inference_mode()
 def _build(target: Target, checkpoint: Any, spec: TargetSpec) -> Heads:
-    build = Builder(checkpoint, spec, Form(target.dtype, target.device))
+    build = Builder(checkpoint, spec, target.form)
     blocks = [build.block(index) for index in range(len(spec.layers))]
     return Heads(target, blocks, spec, tables(spec, target.context + SLACK, target.dtype, target.device))
 
@@ -159,16 +158,13 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _stored(file: Path) -> Mapping[str, Tensor]:
-    """What a file of weights holds. Raises BrokenFileError."""
+    """What a file of weights holds. Raises ModelError, BrokenFileError."""
+    if file.suffix != ".safetensors":
+        return read_pickled(file)
     try:
-        if file.suffix == ".safetensors":
-            return load_file(file)
-        found = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except (RuntimeError, OSError, EOFError, ValueError, UnpicklingError, SafetensorError) as error:
+        return load_file(file)
+    except (SafetensorError, OSError) as error:
         raise BrokenFileError(f"{file} cannot be read as weights.", AGAIN) from error
-    if not isinstance(found, dict) or not all(isinstance(part, Tensor) for part in found.values()):
-        raise BrokenFileError(f"{file} holds something else than tensors.", AGAIN)
-    return found
 
 
 def _spec(settings: Mapping[str, Any], target: Target, count: int, tensors: Mapping[str, Tensor]) -> TargetSpec:

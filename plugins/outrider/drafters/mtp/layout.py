@@ -11,7 +11,8 @@ from outrider.core.errors import BrokenFileError
 
 PROMISES = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
 MODELS = ("model.", "model.language_model.", "language_model.model.")
-COPIES = ("embed_tokens.weight", "shared_head.head.weight")  # of the target's own; a layer's are not read
+# of the target's own, or of what the config tells; a layer's are not read
+COPIES = ("embed_tokens.weight", "shared_head.head.weight", "rotary_emb.inv_freq")
 ASSISTANT = ("pre_projection.weight", "post_projection.weight")  # what an assistant of Gemma 4 is told by
 
 META = {  # a layer's parts as Meta names them
@@ -108,8 +109,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
     from outrider.core.weights.safetensors import read_json
 
     settings = read_json(folder / "params.json")
-    for key in _SIZES:
-        value = settings.get(key)
-        if not isinstance(value, int) or value < 1:
+    for key in (*_SIZES, "vocab_size"):
+        value = settings.get(key, -1)
+        if isinstance(value, bool) or not isinstance(value, int) or value < (1 if key in _SIZES else -1):
             raise BrokenFileError(f"{folder / 'params.json'} gives no usable {key} ({value!r}).", "Download it again.")
     return settings

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .corpus import Corpus
 
 MOST = 32  # nodes of a draft, and its depth
+WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".npz")  # endings of files that are no corpus
 HELD = 1 << 16  # tokens of the conversation that the automaton holds before it forgets the older half
 
 
@@ -34,6 +35,8 @@ class Suffix:
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether `weights` is a file that can be a corpus, by how it begins."""
         path = Path(weights).expanduser()
+        if path.suffix.lower() in WEIGHTS:
+            return Match(Fit.NO, f"its corpus is a text file, and {path.name} holds weights", weights=weights)
         if not path.is_file() or not _is_text(path):
             return Match(Fit.NO, f"its corpus is a text file, and {path.name} is none", weights=weights)
         return Match(Fit.ANY, f"looks in the chat and in {path.name}", gain=1.3, weights=str(path))
@@ -52,11 +55,11 @@ class Suffix:
 
 
 def _is_text(path: Path) -> bool:
-    with path.open("rb") as file:
-        head = file.read(4096)
     try:
+        with path.open("rb") as file:
+            head = file.read(4096)
         getincrementaldecoder("utf-8")().decode(head)  # a character may be cut at the end
-    except UnicodeDecodeError:
+    except (OSError, UnicodeDecodeError):
         return False
     return b"\0" not in head
 

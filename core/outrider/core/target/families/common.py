@@ -78,6 +78,8 @@ def rope(config: Config, head_dim: int, kind: str = "full_attention", *, interle
     if name in ("su", "mrope"):
         name = {"su": "longrope", "mrope": "default"}[name]
     theta = float(settings.pop("rope_theta", None) or 10000.0)
+    if not isinstance(name, str) or not 0 < theta < math.inf:
+        raise ValueError(f"no rope: {name!r}, {theta}")
     share = 1.0 if name == "proportional" else settings.pop("partial_rotary_factor", None) or 1.0
     divisors = config.get("rope_freqs")
     return RopeSpec(
@@ -117,6 +119,8 @@ def activation(config: Config) -> Activation:
 
 def dense(config: Config, **more: Any) -> DenseSpec:
     """The MLP."""
+    if config["intermediate_size"] is None:
+        raise KeyError("intermediate_size")
     return DenseSpec(**{"width": config["intermediate_size"], "activation": activation(config), **more})
 
 
@@ -137,8 +141,8 @@ def target(config: Config, family: str, layers: list[LayerSpec], **more: Any) ->
         "family": family,
         "width": config["hidden_size"],
         "vocab": config["vocab_size"],
-        "context": config.get("max_position_embeddings", 2048),
-        "eps": config.get("rms_norm_eps", 1e-6),
+        "context": config.get("max_position_embeddings") or 2048,
+        "eps": 1e-6 if config.get("rms_norm_eps") is None else config["rms_norm_eps"],
         "tied": bool(config.get("tie_word_embeddings", False)),
     }
     return TargetSpec(**{**settings, **more}, layers=tuple(layers))

@@ -79,7 +79,7 @@ def gemma4(config: Config) -> TargetSpec:
 def _gemma4_attention(config: Config, index: int, kind: str) -> AttentionSpec:
     full = kind == "full_attention"
     own: dict[str, Any] = (config.get("per_layer_config") or {}).get(str(index), {})
-    size, kv = head_dim(config), config["num_key_value_heads"]
+    size, kv = head_dim(config), config.get("num_key_value_heads") or config["num_attention_heads"]
     same = full and bool(config.get("attention_k_eq_v"))
     if full:
         size = own.get("head_dim") or config.get("global_head_dim") or size

@@ -1,0 +1,176 @@
+"""Rounds on the device: recorded once and replayed, they give the text that rounds of the host give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import golden
+import pytest
+import torch
+import toys
+from replay import Replay
+
+from outrider.core.answer import Conversation
+from outrider.core.drafting import Drafter
+from outrider.core.protocol import DrafterChoice
+from outrider.core.sample import Settings
+from outrider.core.target.capture import Capture
+from outrider.core.target.decoder import Decoder
+from outrider.core.target.model import SLACK, TargetModel
+from outrider.core.weights.checkpoint import describe
+
+PROMPT = [5, 9, 13, 9, 5, 9, 13]
+SETTINGS = {
+    "greedy": toys.GREEDY,
+    "whole": toys.SAMPLED,
+    "filtered": Settings(temperature=0.8, top_p=0.9),
+    "top_k": Settings(temperature=0.8, top_k=5, min_p=0.02),
+    "penalised": Settings(temperature=0.8, repeat_penalty=1.2),  # the host's work
+}
+KINDS = ("llama", "gemma3", "deepseek_v3", "qwen3_5", "nemotron_h", "lfm2", "gpt_oss", "gemma4_e")
+
+
+def flying(capture: Capture | None = None, context: int = 256) -> TargetModel:
+    """The toy with a lane."""
+    toy = toys.target(context=context)
+    return TargetModel(toy.decoder, toy.info, context, capture or Replay())
+
+
+def drafters(truth: list[int], prompt: list[int], vocab: int) -> dict[str, Callable[[], Drafter | None]]:
+    def knows() -> toys.Knows:
+        return toys.Knows(len(prompt), truth, right=2, vocab=vocab)
+
+    return {
+        "none": lambda: None,
+        "chain": knows,
+        "tree": lambda: toys.Bushy(knows(), turn=1),
+        "states": toys.Listener,
+        "device": lambda: toys.Bigram(vocab, device=True),
+    }
+
+
+def same(decoder: Decoder, like: TargetModel, prompt: list[int], settings: Settings) -> None:
+    """Every kind of drafter on one lane, one answer after the other, against plain rounds of the host."""
+    plain = TargetModel(decoder, like.info, like.context)
+    want = toys.answer(Conversation(plain), prompt, settings=settings).token_ids
+    talk = Conversation(like)
+    for name, make in drafters(want, prompt, plain.vocab).items():
+        drafter = make()
+        guarded = None if drafter is None else toys.guard(drafter)
+        talk.drafters.clear()
+        got = toys.answer(talk, prompt, guarded, settings=settings)
+        assert got.token_ids == want, name
+        assert guarded is None or not guarded.failed
+        assert like.length <= len(talk.tokens)
+    assert like.lane is not None and like.lane.capture.trouble is None
+
+
+@pytest.mark.parametrize("settings", list(SETTINGS.values()), ids=list(SETTINGS))
+def test_same_text(settings: Settings) -> None:
+    target = flying()
+    same(target.decoder, target, PROMPT, settings)
+    assert target.lane is not None and target.lane.capture.count > 3
+
+
+@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_text_of_every_mixer(kind: str) -> None:
+    folder = golden.FOLDER / kind
+    decoder = golden.decoder(folder, torch.float32, 256 + SLACK)
+    prompt = golden.tensors(kind)["greedy.prompt_ids"][0].tolist()
+    target = TargetModel(decoder, describe(folder), 256, Replay())
+    same(decoder, target, prompt, SETTINGS["filtered"])
+
+
+def test_rings() -> None:
+    """A sliding layer's ring, written by passes whose place the host does not know."""
+    folder = golden.FOLDER / "gemma3"
+    if not golden.NAMES:
+        pytest.skip(golden.REASON)
+    decoder = golden.decoder(folder, torch.float32, 1024 + SLACK)
+    target = TargetModel(decoder, describe(folder), 1024, Replay())
+    assert any(not state.cut for state in target.cache.states if state is not None)
+    prompt = golden.tensors("gemma3")["greedy.prompt_ids"][0].tolist() * 20
+    same(decoder, target, prompt, toys.GREEDY)
+
+
+def test_the_next_round_is_launched_before_one_is_read() -> None:
+    """And what was launched beyond the end leaves no trace: the next turn is right, EOS in the middle of a draft too."""
+    settings = toys.GREEDY
+    want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings).token_ids
+    for drafter in (None, toys.Bigram(device=True)):
+        talk = Conversation(flying())
+        guarded = None if drafter is None else toys.guard(drafter)
+        eos = (want[9],)
+        first = toys.answer(talk, PROMPT, guarded, settings=settings, eos=eos)
+        assert first.token_ids == want[: want.index(want[9])] and first.finish == "stop"
+        turn = [*PROMPT, *first.token_ids, 7, 8]
+        second = toys.answer(talk, turn, guarded, settings=settings)
+        assert second.token_ids == toys.answer(Conversation(toys.target()), turn, settings=settings).token_ids
+
+
+@pytest.mark.parametrize("context", [24, 40])
+def test_the_brim(context: int) -> None:
+    for drafter in (None, toys.Bigram(device=True), toys.Listener()):
+        want = toys.answer(Conversation(toys.target(context=context)), PROMPT, limit=None)
+        guarded = None if drafter is None else toys.guard(drafter)
+        got = toys.answer(Conversation(flying(context=context)), PROMPT, guarded, limit=None, tokens=8)
+        assert (got.token_ids, got.finish) == (want.token_ids, "length")
+
+
+def test_switches_while_rounds_are_in_the_air() -> None:
+    want = toys.answer(Conversation(toys.target()), PROMPT).token_ids
+    table = {
+        "none": None,
+        "bigram": toys.guard(toys.Bigram(device=True), name="bigram"),
+        "listener": toys.guard(toys.Listener(), name="listener"),
+        "knows": toys.guard(toys.Knows(len(PROMPT), want, right=2), name="knows"),
+    }
+    names = ["bigram", "listener", "none", "knows", "bigram", "none", "listener", "knows", "none", "bigram", "knows"]
+    control = toys.Still({2 + 2 * turn: DrafterChoice(name=name, tokens=3) for turn, name in enumerate(names)})
+    got = toys.answer(Conversation(flying()), PROMPT, table, control=control)
+    assert got.token_ids == want
+    assert not any(error for _, error in control.answers)
+    assert not any(guarded.failed for guarded in table.values() if guarded is not None)
+
+
+def test_a_choice_that_the_device_is_not_sure_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two ids to look at a nucleus is rarely found: the host chooses, and what was in the air is forgotten."""
+    monkeypatch.setattr("outrider.core.device.POOL", 2)
+    target = flying()
+    same(target.decoder, target, PROMPT, Settings(temperature=1.5, top_p=0.95))
+
+
+def test_broken_weights_are_noticed() -> None:
+    from outrider.core.errors import ModelError
+
+    target = flying()
+    weight = target.decoder.weights.norm.weight
+    assert weight is not None
+    weight[3] = float("nan")
+    with pytest.raises(ModelError):
+        toys.answer(Conversation(target), PROMPT)
+
+
+def test_detail_reads_each_round_at_once() -> None:
+    events: list = []
+    plain: list = []
+    toys.answer(Conversation(flying()), PROMPT, settings=toys.SAMPLED, detail=True, events=events)
+    toys.answer(Conversation(toys.target()), PROMPT, settings=toys.SAMPLED, detail=True, events=plain)
+    for mine, theirs in zip(events, plain, strict=True):
+        assert [token.id for token in mine.tokens] == [token.id for token in theirs.tokens]
+        for one, other in zip(mine.top, theirs.top, strict=True):
+            assert [token for token, _ in one] == [token for token, _ in other]
+
+
+def test_a_capture_that_fails_is_no_end() -> None:
+    """The job runs as it is, and why is kept for `doctor`."""
+
+    class Failing(Capture):
+        def job(self, work, changed=()):
+            self.trouble = "no graphs here"
+            return work
+
+    target = flying(Failing())
+    want = toys.answer(Conversation(toys.target()), PROMPT).token_ids
+    assert toys.answer(Conversation(target), PROMPT).token_ids == want
