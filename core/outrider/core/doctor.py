@@ -12,8 +12,8 @@ LOW_DISK = 2 << 30  # bytes
 
 
 def findings() -> list[Finding]:
-    """Torch, processor, GPU, disk and drafters, each in a line."""
-    return [*_torch(), _disk(), *_drafters()]
+    """Torch, processor, fused steps, GPU, disk and drafters, each in a line."""
+    return [*_torch(), *_fused(), _disk(), *_drafters()]
 
 
 def _torch() -> list[Finding]:
@@ -33,6 +33,33 @@ def _torch() -> list[Finding]:
         name = torch.cuda.get_device_name(index)
         free, total = torch.cuda.mem_get_info(index)
         found.append(Finding("ok", "gpu", f"cuda:{index} {name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"))
+    return found
+
+
+def _fused() -> list[Finding]:
+    """How the steps between two matrix products are done here, and whether a GPU replays whole passes."""
+    try:
+        import torch
+
+        from .target import capture, ops
+    except ImportError:  # torch is missing, which `_torch` has told
+        return []
+    found = []
+    for kind, name in (("cpu", "cpu"), ("cuda", "gpu"))[: 1 + torch.cuda.is_available()]:
+        there, how = ops.told(kind)
+        if there:
+            found.append(Finding("ok", name, f"fused steps: {how}"))
+        else:
+            fix = "Not needed, but answers come faster with the fused ones."
+            found.append(Finding("note", name, f"torch's own steps: {how}", fix))
+    if torch.cuda.is_available():
+        trouble = capture.probe(torch.device("cuda:0"))
+        fix = "Passes are launched step by step: slower, but right. A newer driver or torch may help."
+        found.append(
+            Finding("note", "gpu", f"no CUDA graphs: {trouble}", fix)
+            if trouble
+            else Finding("ok", "gpu", "CUDA graphs")
+        )
     return found
 
 

@@ -109,7 +109,9 @@ class Engine:
 
             return self.drafter(model, choice, lambda text: say(Notice(text, request.id)), bring, control.cancelled)
 
-        return Answer(order, model.talk, model.policy, choose, say).run(control)
+        report = Answer(order, model.talk, model.policy, choose, say).run(control)
+        self._tell_slow(model, request, say)
+        return report
 
     def prompt(self, model: Model, request: Generate) -> str:
         """The text that a request begins with: the chat through the model's template, raw text as it is. Raises UsageError."""
@@ -163,6 +165,13 @@ class Engine:
         if self.prompt(model, msgspec.structs.replace(request, think=not request.think)) == prompt:
             self._told = request.model
             say(Notice(f"The chat template of {request.model.model} has no switch for thinking.", request.id, "info"))
+
+    def _tell_slow(self, model: Model, request: Generate, say: Say) -> None:
+        """Say once for each model that its passes could not be captured."""
+        lane = model.talk.target.lane
+        if lane is not None and lane.capture.trouble and not model.slow:
+            model.slow = True
+            say(Notice(f"Without CUDA graphs, so slower than it could be: {lane.capture.trouble}", request.id, "info"))
 
     def drafter(
         self,

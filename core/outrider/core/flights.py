@@ -85,7 +85,8 @@ class Flights:
     """The rounds of one answer on the lane of its target. `of` gives none where the host has to choose tokens."""
 
     def __init__(self, lane: Lane, sampler: Sampler, kind: Kind) -> None:
-        self._lane, self._kind = lane, kind
+        self._lane = lane
+        self._kind: Kind = kind
         self._device = lane.decoder.device
         self._knobs = lane.shared.setdefault("knobs", Knobs.on(self._device))
         self._knobs.turn(sampler.settings, sampler.noise)
@@ -205,7 +206,8 @@ class Flights:
 
     def _round(self, rows: int, listener: Rider | None, *, line: bool) -> _Round:
         """The captured round of the next width."""
-        lane, kind = self._lane, self._kind
+        lane: Lane = self._lane
+        kind: Kind = self._kind
         states = listener.needs.hidden if listener is not None and not listener.failed else ()
         width = lane.width(rows)
         length = self._air[-1].stop if self._air else lane.cache.length

@@ -43,6 +43,7 @@ class Model:
     sampling: Sampling  # the model's own defaults
     loaded: Loaded
     policy: Policy
+    slow: bool = False  # the user was told that its passes are not captured
 
 
 class _Clock:

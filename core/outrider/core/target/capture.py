@@ -24,6 +24,26 @@ class Capture:
         """`work` made fast. `changed`: what it changes beyond its own results; trying it out leaves that as it was."""
         return work
 
+    @torch.inference_mode()
+    def function(self, work: Callable[..., Tensor], examples: Sequence[Tensor]) -> Callable[..., Tensor]:
+        """`work`, with tensors of the examples' shapes as arguments; what it gives is good until the next call."""
+        places = [example.clone() for example in examples]
+        made: list[Tensor] = []
+
+        def once() -> None:
+            made[:] = [work(*places)]
+
+        run = self.job(once)
+
+        @torch.inference_mode()
+        def call(*arguments: Tensor) -> Tensor:
+            for place, argument in zip(places, arguments, strict=True):
+                place.copy_(argument)
+            run()
+            return made[0]
+
+        return call
+
 
 class Graphs(Capture):
     """CUDA graphs of one device, in one pool of memory."""
@@ -67,3 +87,17 @@ class Graphs(Capture):
 def capture_for(device: torch.device) -> Capture:
     """What a device has for it."""
     return Graphs(device) if device.type == "cuda" else Capture()
+
+
+def probe(device: torch.device) -> str | None:
+    """Why a device records nothing, None where it does."""
+    capture, x = capture_for(device), torch.zeros(1, device=device)
+
+    def work() -> None:
+        x.add_(1)
+
+    try:
+        capture.job(work)()
+    except RuntimeError as error:
+        return str(error).strip().splitlines()[0]
+    return capture.trouble
