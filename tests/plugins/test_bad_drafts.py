@@ -160,13 +160,14 @@ class Chat:
         self.engine, self.notices = Engine(), list[str]()
         self.choice = ModelChoice(model=str(folder), dtype="fp32", device="cpu")
 
-    def ask(self, drafter: DrafterChoice, control: toys.Still | None = None) -> Report:
+    def ask(self, drafter: DrafterChoice, control: toys.Still | None = None, *, lenient: bool = False) -> Report:
         request = Generate(
             1,
             self.choice,
             messages=[Message("user", "abcabcabc")],
             sampling=Sampling(temperature=0, max_tokens=10),
             drafter=drafter,
+            lenient=lenient,
         )
         return self.engine.generate(request, self._hear, control or toys.Still())
 
@@ -187,7 +188,7 @@ def spoil(name: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", [name for name in GOODS if name != "assistant"])
 def test_a_bad_drafter_in_a_chat(name: str, made: dict[str, Path], tmp_path: Path) -> None:
-    """Asked for from the start it is refused before any work, in the middle of an answer it is told and the answer goes on."""
+    """Asked for from the start it is refused before any work, or told where the answer matters more, as it is within one."""
     chat = Chat(toys.checkpoint(tmp_path / "model"))
     plain = chat.ask(DrafterChoice(name="none"))
     bad = spoil(name, shutil.copytree(made[name], tmp_path / "drafter"))
@@ -200,6 +201,10 @@ def test_a_bad_drafter_in_a_chat(name: str, made: dict[str, Path], tmp_path: Pat
     assert [str(error) for _, error in control.answers] == [caught.value.message]
     assert chat.ask(DrafterChoice(name="none")).token_ids == plain.token_ids
     assert chat.notices == []
+    for _ in range(2):  # as the chat asks: told once, and answered undrafted
+        report = chat.ask(choice, lenient=True)
+        assert report.token_ids == plain.token_ids and report.drafters == {"none": report.passes}
+    assert chat.notices == [f"{caught.value.message} Going on without it."]
 
 
 @pytest.mark.parametrize("name", ["eagle3", "medusa"])

@@ -12,7 +12,7 @@ import torch
 from . import finding, registry
 from .answer import Answer, Control, Order
 from .composite import Composite
-from .errors import DrafterError, ModelError, UsageError
+from .errors import DownloadError, DrafterError, ModelError, UsageError
 from .loading import Model, open_model
 from .noise import fresh_seed
 from .protocol import DrafterChoice, Generate, ModelChoice, Notice, Progress, Report, Step
@@ -107,7 +107,18 @@ class Engine:
             def bring(phase: str, done: float, total: float, note: str) -> None:
                 say(Progress(request.id, phase, done, total, "bytes", note))
 
-            return self.drafter(model, choice, lambda text: say(Notice(text, request.id)), bring, control.cancelled)
+            def report(text: str) -> None:
+                say(Notice(text, request.id))
+
+            try:
+                return self.drafter(model, choice, report, bring, control.cancelled)
+            except (DrafterError, ModelError, DownloadError) as error:
+                if not request.lenient or choice != request.drafter:
+                    raise
+                if choice not in model.refused:
+                    model.refused.append(choice)
+                    report(f"{error.message} Going on without it.")
+                return None
 
         report = Answer(order, model.talk, model.policy, choose, say).run(control)
         self._tell_slow(model, request, say)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from .answer import Conversation
 from .drafting import ModelInfo
 from .errors import Cancelled, ModelError
 from .policy import Policy
-from .protocol import DrafterRow, Loaded, ModelChoice, Sampling
+from .protocol import DrafterChoice, DrafterRow, Loaded, ModelChoice, Sampling
 from .sample import fill
 from .target.decoder import Decoder
 from .target.linear import Form
@@ -44,6 +44,7 @@ class Model:
     loaded: Loaded
     policy: Policy
     slow: bool = False  # the user was told that its passes are not captured
+    refused: list[DrafterChoice] = field(default_factory=list)  # choices that could not ride, and were told
 
 
 class _Clock:

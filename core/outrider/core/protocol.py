@@ -308,6 +308,7 @@ class Generate(Request):
     rule: str = "match"
     detail: bool = False  # also p, rejected and top
     think: bool | None = None  # asks the chat template for thinking or for none; None = the model's own way
+    lenient: bool = False  # a drafter that cannot ride is told once, and the answer goes on without it
 
 
 class Cancel(Request):

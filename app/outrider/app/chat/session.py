@@ -219,6 +219,7 @@ class Session:
             drafter=self.drafter,
             rule=self.options.rule,
             think=self.think,
+            lenient=True,
         )
         self._request = request.id
         try:
