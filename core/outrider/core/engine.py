@@ -48,7 +48,7 @@ class Engine:
             choice.model, lambda phase, done, total, note: tell(phase, done, total, "bytes", note), cancelled
         )
         self.unload()
-        if choice.threads:
+        if choice.threads:  # for loading; how many are best without that is measured then
             torch.set_num_threads(choice.threads)
         self.model = open_model(choice, path, tell, cancelled)
         self.model.loaded.load_s = time.perf_counter() - began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,7 +28,8 @@ from .weights.checkpoint import Checkpoint, info, open_checkpoint
 BITS = {"int8": 8, "int4": 4}  # of --quantize
 
 WIDTHS = (1, 8, 17, 2, 4)  # rows that are timed at load, in this order
-CALIBRATION = 1.5  # seconds after which no further width is begun
+CALIBRATION = 1.5  # seconds after which no further width, or number of threads, is begun
+ALL_THREADS = torch.get_num_threads()  # what torch takes by itself
 
 Tell = Callable[[str, float, float, str], None]  # phase, done, total, unit
 
@@ -81,6 +83,7 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     finally:
         checkpoint.close()
     tell("warm-up", 0, 0, "")
+    _choose_threads(target, choice.threads, cancelled)
     policy = _calibrated(target, cancelled)
     clock.lap("warm-up")
     own = Sampling(
@@ -92,6 +95,35 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy)
 
 
+def _choose_threads(target: TargetModel, asked: int | None, cancelled: Callable[[], bool]) -> None:
+    """So many CPU threads as were asked for, else those that make a one-row pass fastest: more of them can be slower.
+
+    All that torch would take come first, then half as many, and so on while that pays.
+    """
+    torch.set_num_threads(asked or ALL_THREADS)
+    if asked or target.device.type != "cpu":
+        return
+    best, chosen, count, spent = math.inf, ALL_THREADS, ALL_THREADS, 0.0
+    while count >= 1 and spent < CALIBRATION:
+        if cancelled():
+            raise Cancelled
+        torch.set_num_threads(count)
+        times = [_timed(target, 1) for _ in range(6)]
+        spent += sum(times)
+        if min(times) > best * 0.97:  # a few passes tell no more
+            break
+        best, chosen, count = min(times), count, count // 2
+    torch.set_num_threads(chosen)
+
+
+def _timed(target: TargetModel, rows: int) -> float:
+    """Seconds of a pass."""
+    began = time.perf_counter()
+    logits = target.forward([0] * rows).logits
+    int(logits[0].argmax())  # waits for a GPU
+    return time.perf_counter() - began
+
+
 def _calibrated(target: TargetModel, cancelled: Callable[[], bool]) -> Policy:
     """A policy that knows what a pass of each width costs: the first pass builds kernels, the faster of two more counts."""
     policy = Policy()
@@ -99,12 +131,7 @@ def _calibrated(target: TargetModel, cancelled: Callable[[], bool]) -> Policy:
     for rows in WIDTHS:
         if cancelled():
             raise Cancelled
-        times = []
-        for _ in range(3):
-            began = time.perf_counter()
-            logits = target.forward([0] * rows).logits
-            int(logits[0].argmax())  # waits for a GPU
-            times.append(time.perf_counter() - began)
+        times = [_timed(target, rows) for _ in range(3)]
         policy.calibrate(rows, min(times[1:]))
         spent += sum(times)
         if spent > CALIBRATION:
