@@ -178,6 +178,50 @@ def siblings(replaced: bool, keep: bool = True) -> Proposer:
     return propose
 
 
+def grown(keep: bool = True) -> Proposer:
+    """A tree of drawn tokens, whose form follows from how sure another model is before each of them is drawn.
+
+    One child of the root or two, no second one behind a first that was drawn as 0, and one below each child where the
+    model is sure enough there.
+    """
+
+    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+        tokens: list[int] = []
+        parents: list[int] = []
+        laws: list[Tensor] = []
+
+        def add(parent: int, row: Tensor) -> int:
+            depth = 0 if parent < 0 else 1
+            tokens.append(luck.draw("draft", len(text) + depth, row))
+            parents.append(parent)
+            laws.append(row)
+            return len(tokens) - 1
+
+        root = other_model(text, sampler)
+        children = [add(-1, root)]
+        left = root.clone()
+        left[tokens[0]] = 0
+        if float(root.max()) < 0.7 and tokens[0] != 0 and bool(left.any()):
+            children.append(add(-1, left / left.sum()))
+        for child in children:
+            below = other_model((*text, tokens[child]), sampler)
+            if float(below.max()) > 0.5:
+                add(child, below)
+        return Guess(tokens, parents, torch.stack(laws) if keep else None)
+
+    return propose
+
+
+def pruned(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    """The same tree without the leaf that turned out less likely: it is kept for its value, so its law is another one."""
+    whole = grown()(luck, text, sampler)
+    assert whole.probs is not None
+    last = len(whole) - 1
+    unlikely = float(whole.probs[last][whole.tokens[last]]) < 0.5
+    end = last if unlikely else len(whole)
+    return Guess(whole.tokens[:end], whole.parents[:end], whole.probs[:end])
+
+
 SETTINGS = [
     PLAIN,
     Settings(temperature=0.6, top_p=1.0),
@@ -186,9 +230,13 @@ SETTINGS = [
     Settings(temperature=0),
     Settings(temperature=1.0, top_p=1.0, frequency_penalty=0.7, repeat_penalty=1.3),
 ]
+QUICK = [  # every kind of draft with every setting takes long
+    pytest.param(settings, marks=() if settings in (PLAIN, SETTINGS[4]) else pytest.mark.thorough)
+    for settings in SETTINGS
+]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", QUICK, ids=str)
 @pytest.mark.parametrize(
     "propose",
     [
@@ -206,10 +254,13 @@ SETTINGS = [
         siblings(replaced=False),
         siblings(replaced=True),
         siblings(replaced=False, keep=False),
+        grown(),
+        grown(keep=False),
     ],
     ids=[
         *("plain", "one", "three", "copies", "q1", "q2", "q=p", "q-withheld"),
         *("tree", "twins", "dynamic", "siblings", "siblings-again", "siblings-withheld"),
+        *("grown", "grown-withheld"),
     ],
 )
 def test_the_law_is_the_targets(propose: Proposer, settings: Settings) -> None:
@@ -234,6 +285,10 @@ def test_a_draft_trimmed_by_its_values_is_exact_without_probs() -> None:
 
 def test_a_draft_trimmed_by_its_values_must_not_keep_probs() -> None:
     assert error(trimmed(keep=True)) > 1e-3  # why the contract forbids it, and proof that this test can fail
+
+
+def test_a_tree_must_not_be_pruned_by_its_values() -> None:
+    assert error(pruned) > 1e-3
 
 
 def test_siblings_must_tell_the_law_that_the_earlier_ones_left() -> None:

@@ -119,8 +119,8 @@ def test_a_good_drafter_passes_every_check(target: TargetModel) -> None:
 
 def test_trees_pass_too(target: TargetModel) -> None:
     found = verdicts(target, Forked, "greedy", "rejection", "partial", "eos", "budget")
-    assert failures(list(found.values())) == []
-    assert {name for name, one in found.items() if one.verdict == "refused"} == {"rejection"}
+    assert {one.verdict for one in found.values()} == {"ok"}
+    assert "It tells no probabilities" in found["rejection"].text
 
 
 def test_a_silent_drafter_is_refused_and_not_failed(target: TargetModel) -> None:

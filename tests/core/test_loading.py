@@ -7,9 +7,17 @@ from collections.abc import Iterator
 import pytest
 import torch
 import toys
+from replay import Replay
 
 from outrider.core import loading
+from outrider.core.answer import Conversation
 from outrider.core.errors import Cancelled
+from outrider.core.noise import Noise
+from outrider.core.policy import Policy
+from outrider.core.sample import Sampler
+from outrider.core.target.model import TargetModel
+
+SAMPLER = Sampler(toys.GREEDY, Noise(1))
 
 
 @pytest.fixture(autouse=True)
@@ -31,21 +39,33 @@ def threads() -> Iterator[None]:
 def test_the_count_that_is_fastest(costs: dict[int, float], chosen: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "ALL_THREADS", 8)
     monkeypatch.setattr(loading, "CALIBRATION", 1e9)
-    monkeypatch.setattr(loading, "_timed", lambda target, rows: costs[torch.get_num_threads()])
-    loading._choose_threads(toys.target(), None, lambda: False)
+    monkeypatch.setattr(loading, "_timed", lambda target, rows, sampler: costs[torch.get_num_threads()])
+    loading._choose_threads(toys.target(), SAMPLER, None, lambda: False)
     assert torch.get_num_threads() == chosen
 
 
 def test_what_there_was_no_time_for_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "ALL_THREADS", 8)
-    monkeypatch.setattr(loading, "_timed", lambda target, rows: 1.0)
-    loading._choose_threads(toys.target(), None, lambda: False)
+    monkeypatch.setattr(loading, "_timed", lambda target, rows, sampler: 1.0)
+    loading._choose_threads(toys.target(), SAMPLER, None, lambda: False)
     assert torch.get_num_threads() == 8
 
 
 def test_a_count_that_was_asked_for() -> None:
-    loading._choose_threads(toys.target(), 1, lambda: False)
+    loading._choose_threads(toys.target(), SAMPLER, 1, lambda: False)
     assert torch.get_num_threads() == 1
     with pytest.raises(Cancelled):
-        loading._choose_threads(toys.target(), None, lambda: True)
+        loading._choose_threads(toys.target(), SAMPLER, None, lambda: True)
     assert torch.get_num_threads() == loading.ALL_THREADS  # the next model begins anew
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_measuring_leaves_no_trace(captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "CALIBRATION", 1e9)
+    toy = toys.target()
+    target = TargetModel(toy.decoder, toy.info, toy.context, Replay() if captured else None)
+    policy = loading._calibrated(target, SAMPLER, lambda: False)
+    assert isinstance(policy, Policy) and target.length == 0
+    assert [policy._passes[rows].n for rows in loading.WIDTHS] == [1] * len(loading.WIDTHS)
+    want = toys.answer(Conversation(toy), [5, 9, 13]).token_ids
+    assert toys.answer(Conversation(target), [5, 9, 13]).token_ids == want

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 import toys
 
 from outrider.core import registry
+from outrider.core import trial as trials
 from outrider.core.drafting import Context, Draft, Drafter, Fit, Match, ModelInfo, Shape, Stateless
 from outrider.core.engine import Engine
 from outrider.core.errors import Cancelled, DrafterError, UsageError
@@ -64,21 +66,21 @@ class Plain:
 class Twofold(Plain):
     """Its files can be read in two ways."""
 
-    def readings(self, match: Match) -> Sequence[Mapping[str, object]]:
+    def readings(self, model: ModelInfo, match: Match) -> Sequence[Mapping[str, object]]:
         return [{"shift": 1}, {"shift": 0}]
 
 
 class Half(Plain):
     """Right for two tokens, as a chain and as a tree."""
 
-    def readings(self, match: Match) -> Sequence[Mapping[str, object]]:
+    def readings(self, model: ModelInfo, match: Match) -> Sequence[Mapping[str, object]]:
         return [{"right": 2}, {"right": 2, "wide": True}]
 
 
 class Tree(Twofold):
     """One reading, a tree."""
 
-    def readings(self, match: Match) -> Sequence[Mapping[str, object]]:
+    def readings(self, model: ModelInfo, match: Match) -> Sequence[Mapping[str, object]]:
         return [{"wide": True}]
 
 
@@ -92,7 +94,7 @@ class Breaks(Plain):
 class CannotSay(Plain):
     """Fails when it is asked for its readings."""
 
-    def readings(self, match: Match) -> Sequence[Mapping[str, object]]:
+    def readings(self, model: ModelInfo, match: Match) -> Sequence[Mapping[str, object]]:
         raise ValueError("no idea")
 
 
@@ -116,7 +118,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answer(engine: Engine, folder: Path, name: str, **more: Any) -> dict[str, Any]:
-    choice = DrafterChoice(name=name, tokens=more.pop("tokens", None))
+    choice = DrafterChoice(name=name, tokens=more.pop("tokens", None), options=more.pop("options", {}))
     model = ModelChoice(model=str(folder), dtype="fp32", device="cpu")
     request = DrafterTest(1, model, more.pop("prompts", PROMPTS), choice, limit=17)
     return run(engine, request, lambda event: None, more.pop("cancelled", lambda: False))
@@ -141,6 +143,38 @@ def test_the_better_reading_is_named(engine: Engine, folder: Path) -> None:
     assert all(drafter.name != "twofold" for drafter in engine.model.talk.drafters.values())  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("figures", "best"),
+    [
+        ([(1.5, 0.1), (1.7, 0.1)], 0),  # by chance
+        ([(1.5, 0.1), (1.7, 0.1), (1.9, 0.1)], 2),
+        ([(1.5, 0.0), (1.5, 0.0)], 0),
+        ([(1.5, 0.1, "it broke"), (0.1, 0.1)], 1),
+        ([(1.5, 0.1), (9.0, 0.1, "it broke")], 0),
+    ],
+)
+def test_another_than_the_usual_reading_is_named_only_if_it_is_surely_better(figures: list[Any], best: int) -> None:
+    def trial(mean: float, error: float, problem: str = "") -> trials.Trial:
+        return msgspec.structs.replace(trials._Tally().trial({}, problem), mean_accepted=mean, error=error)
+
+    assert trials._best([trial(*row) for row in figures]) == best
+
+
+def test_what_the_user_settles_is_not_tried_in_another_way(engine: Engine, folder: Path) -> None:
+    (trial,) = answer(engine, folder, "twofold", options={"shift": 0}, tokens=4)["trials"]
+    assert (trial["reading"], trial["mean_accepted"]) == ({}, 4.0)
+    trials = answer(engine, folder, "half", options={"right": 1}, tokens=4)["trials"]
+    assert [trial["reading"] for trial in trials] == [{}, {"wide": True}]
+    assert trials[0]["depths"] == [1.0, 0.0]
+
+
+def test_every_turn_is_answered_behind_the_plain_answers(engine: Engine, folder: Path) -> None:
+    prompts = [BenchPrompt("two", "a", ["abc", "once more"])]
+    (trial,) = answer(engine, folder, "plain", tokens=4, prompts=prompts)["trials"]
+    assert (trial["prompts"], trial["answers"], trial["same_text"], trial["tokens"]) == (1, 2, 2, 34)
+    assert trial["tokens_per_pass"] == 4.0
+
+
 def test_a_tree_is_counted_by_its_levels(engine: Engine, folder: Path) -> None:
     (trial,) = answer(engine, folder, "tree")["trials"]
     assert trial["depths"] == [1.0] * len(trial["depths"])
@@ -159,7 +193,7 @@ def test_drafts_that_are_right_in_part_are_counted_by_depth(engine: Engine, fold
 def test_a_drafter_that_breaks_is_told_and_the_rest_is_left_out(engine: Engine, folder: Path) -> None:
     (trial,) = answer(engine, folder, "breaks", tokens=2)["trials"]
     assert "failed in propose: RuntimeError: it broke" in trial["problem"]
-    assert (trial["prompts"], trial["same_text"]) == (1, 1)
+    assert (trial["answers"], trial["same_text"]) == (1, 1)
 
 
 def test_a_difference_is_told_with_its_place(engine: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +208,10 @@ def test_a_difference_is_told_with_its_place(engine: Engine, folder: Path, monke
     monkeypatch.setattr(rounds.accept, "match", careless)
     (trial,) = answer(engine, folder, "plain", tokens=4)["trials"]
     assert trial["same_text"] == 0
-    assert [one["token"] for one in trial["differences"]] == [5, 5]
+    assert [(one["prompt"], one["turn"], one["token"]) for one in trial["differences"]] == [
+        ("one", 0, 5),
+        ("two", 0, 5),
+    ]
     assert all(0 < one["gap"] < 1 for one in trial["differences"])
 
 

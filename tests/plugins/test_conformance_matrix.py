@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import golden
+import kinds
 import pytest
 import torch
-import untrained
+from torch import Tensor
 
 from outrider.core import registry
 from outrider.core.conformance import NAMES, check, failures
+from outrider.core.conformance_rig import Ask, Ride, Rig, Run
+from outrider.core.drafting import Context, Draft, Drafter
 from outrider.core.errors import OutriderError
+from outrider.core.registry import GuardedDrafter
 from outrider.core.target.model import SLACK, TargetModel
 from outrider.core.weights.checkpoint import describe
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)]
 
-KINDS = {"full": "qwen3", "sliding": "gemma3", "latent": "deepseek_v3", "states": "qwen3_5"}
 CONTEXT = 256
-QUICK = tuple(name for name in NAMES if name != "rejection")  # that law is each method's own test; it needs many draws
-Weights = Callable[[Path, untrained.Size], Path] | None
+TELL = ("layerskip", "mtp", "eagle", "dflash", "draft_model")  # `probs`, under the rejection rule
+HOME = {"mtp": "latent"}  # the kind of target that a method is looked at more closely on, where it is not `full`
 
-WEIGHTS: dict[str, Weights] = {
-    "suffix": None,
-    "prompt_lookup": None,
-    "lookahead": None,
-    "layerskip": None,
-    "mtp": None,
-    "eagle": untrained.eagle,
-    "dflash": untrained.dflash,
-    "medusa": untrained.medusa,
-    "draft_model": lambda folder, size: golden.FOLDER / "llama",
-}
-REFUSED = {  # method and kind: why it may not ride there
-    ("layerskip", "states"): "",
-    ("mtp", "full"): "",
-    ("mtp", "sliding"): "",
-}
+Make = Callable[[TargetModel], Drafter]
 
 
 @pytest.fixture(scope="module")
@@ -47,28 +37,157 @@ def targets() -> dict[str, TargetModel]:
     return {}
 
 
+@pytest.fixture(scope="module")
+def plain() -> dict[tuple[object, int, Ask], Run]:
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def plain_once(monkeypatch: pytest.MonkeyPatch, plain: dict[tuple[object, int, Ask], Run]) -> None:
+    """The answers without a drafter are the same for every method: each is made once for a target."""
+    make = Rig.plain
+
+    def remembered(self: Rig, ask: Ask) -> Run:
+        key = self.target.decoder, self.target.context, replace(ask, switches=())
+        if key not in plain:
+            plain[key] = make(self, ask)
+        return plain[key]
+
+    monkeypatch.setattr(Rig, "plain", remembered)
+
+
 def target_of(kind: str, targets: dict[str, TargetModel]) -> TargetModel:
     if kind not in targets:
-        folder = golden.FOLDER / KINDS[kind]
+        folder = golden.FOLDER / kinds.KINDS[kind]
         decoder = golden.decoder(folder, torch.float32, CONTEXT + SLACK)
         targets[kind] = TargetModel(decoder, describe(folder), CONTEXT)
     return targets[kind]
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-@pytest.mark.parametrize("method", list(WEIGHTS))
+def maker(method: str, kind: str, folder: Path) -> Make:
+    options = {"weights": kinds.weights(method, kind, folder / "weights")}
+    return lambda target: registry.build(method, target, options)
+
+
+def prompt_of(kind: str) -> list[int]:
+    return golden.tensors(kinds.KINDS[kind])["greedy.prompt_ids"][0].tolist()
+
+
+def home(method: str) -> str:
+    return HOME.get(method, "full")
+
+
+@pytest.mark.parametrize("kind", list(kinds.KINDS))
+@pytest.mark.parametrize("method", list(kinds.METHODS))
 def test_no_check_fails(method: str, kind: str, targets: dict[str, TargetModel], tmp_path: Path) -> None:
-    target, source = target_of(kind, targets), WEIGHTS[method]
-    size = replace(untrained.TINY, layers=target.info.layers)
-    options = {"weights": str(source(tmp_path / "weights", size)) if source is not None else None}
-    prompt = golden.tensors(KINDS[kind])["greedy.prompt_ids"][0].tolist()
+    """All checks; the law of methods that tell probabilities, which takes a second, on two kinds of targets alone.
+
+    An honest drafter would fail that one once in 150 000 sets of seeds; these are fixed.
+    """
+    target, make = target_of(kind, targets), maker(method, kind, tmp_path)
     try:
-        registry.build(method, target, options)
+        make(target).close()
     except OutriderError as error:
-        assert (method, kind) in REFUSED, error.message
+        assert (method, kind) in kinds.REFUSED, error.message
         assert len(error.message) > 20  # a sentence that says why
         return
-    assert (method, kind) not in REFUSED
-    done = check(target, lambda some: registry.build(method, some, options), [prompt], names=QUICK)
+    assert (method, kind) not in kinds.REFUSED
+    law = method not in TELL or kind in (home(method), "states")
+    names = [name for name in NAMES if law or name != "rejection"]
+    done = check(target, make, [prompt_of(kind)], names=names)
     assert not failures(done)
-    assert any(one.verdict == "ok" for one in done)
+    found = {one.name: one for one in done}
+    assert "ok" in {one.verdict for one in done}
+    if kind == home(method):
+        assert found["rejection"].verdict == "ok"
+        assert ("It tells no probabilities" in found["rejection"].text) == (method not in TELL)
+
+
+# ---------------------------------------------------------------------------------------------------- liars
+
+
+class Spoiler:
+    """A real drafter whose drafts with `probs` are spoilt."""
+
+    def __init__(self, inner: Drafter, spoil: Callable[[Tensor, Tensor], Draft | None]) -> None:
+        self.inner, self.spoil = inner, spoil
+        self.needs, self.shape = inner.needs, inner.shape
+        self.reset, self.advance, self.rewind = inner.reset, inner.advance, inner.rewind
+        self.fork, self.close = inner.fork, inner.close
+
+    def propose(self, context: Context) -> Draft | None:
+        draft = self.inner.propose(context)
+        return draft if draft is None or draft.probs is None else self.spoil(draft.tokens, draft.probs)
+
+
+def softer(tokens: Tensor, probs: Tensor) -> Draft:
+    """Tells the law of twice the temperature."""
+    told = probs.sqrt()
+    return Draft(tokens, probs=told / told.sum(-1, keepdim=True))
+
+
+def all_or_nothing(tokens: Tensor, probs: Tensor) -> Draft | None:
+    """Keeps a draft only where its first token is the likeliest."""
+    return Draft(tokens, probs=probs) if int(tokens[0]) == int(probs[0].argmax()) else None
+
+
+def cut_behind(tokens: Tensor, probs: Tensor) -> Draft:
+    """Keeps the second token only where it is the likeliest."""
+    kept = 1 + int(len(tokens) > 1 and int(tokens[1]) == int(probs[1].argmax()))
+    return Draft(tokens[:kept], probs=probs[:kept])
+
+
+LIES = [("eagle", softer), ("dflash", all_or_nothing), ("dflash", cut_behind)]
+
+
+@pytest.mark.parametrize(("method", "spoil"), LIES, ids=[f"{method}-{spoil.__name__}" for method, spoil in LIES])
+def test_a_method_that_lied_about_its_probabilities_would_be_caught(
+    method: str, spoil: Callable[[Tensor, Tensor], Draft | None], targets: dict[str, TargetModel], tmp_path: Path
+) -> None:
+    make = maker(method, "full", tmp_path)
+    target, prompts = target_of("full", targets), [prompt_of("full")]
+    (found,) = check(target, lambda some: Spoiler(make(some), spoil), prompts, names=["rejection"])
+    assert (found.verdict, "law" in found.text) == ("failed", True), found.text
+
+
+# ---------------------------------------------------------------------------------------------------- memory
+
+
+def tensors() -> list[Tensor]:
+    """All that live."""
+    gc.collect()
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
+
+
+def nbytes(some: list[Tensor]) -> int:
+    """Bytes that they hold, shared ones once."""
+    storages = (tensor.untyped_storage() for tensor in some)
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def ride(rig: Rig, drafter: Drafter, prompt: list[int]) -> GuardedDrafter:
+    """A few tokens with the drafter, which is closed then; what the engine is left with."""
+    made = Ride(drafter, trusted=True)
+    rig.run(replace(Ask(tuple(prompt)), limit=8), made)
+    made.close()
+    return made.rider
+
+
+@pytest.mark.parametrize("method", list(kinds.METHODS))
+def test_memory_is_free_once_a_drafter_is_closed(method: str, targets: dict[str, TargetModel], tmp_path: Path) -> None:
+    """Not one tensor that was made in loading is left, nor any byte, nor the drafter, though its guard is still held."""
+    kind = home(method)
+    rig, make, prompt = Rig(target_of(kind, targets), CONTEXT), maker(method, kind, tmp_path), prompt_of(kind)
+    ride(rig, make(rig.target), prompt)  # whatever the target keeps for passes of new widths
+    before = tensors()
+    held, known = nbytes(before), {id(tensor) for tensor in before}
+    drafter = make(rig.target)
+    made = [tensor for tensor in tensors() if id(tensor) not in known]
+    loaded, watched = nbytes(made), [weakref.ref(drafter), *map(weakref.ref, made)]
+    del before, made
+    guard = ride(rig, drafter, prompt)
+    del drafter
+    assert nbytes(tensors()) == held
+    assert [one() for one in watched if one() is not None] == []
+    assert guard.failed
+    assert kinds.METHODS[method] is None or loaded > 50_000

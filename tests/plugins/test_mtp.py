@@ -20,6 +20,7 @@ from outrider.core.drafting import Draft, Fit, ModelInfo, Step
 from outrider.core.errors import ModelError
 from outrider.core.protocol import DrafterChoice
 from outrider.core.sample import Settings
+from outrider.core.target.linear import Expanding, Linear
 from outrider.core.target.model import TargetModel
 from outrider.core.weights.checkpoint import info, open_checkpoint
 from outrider.drafters.mtp import Mtp
@@ -32,8 +33,8 @@ PROMPT = [5, 9, 13, 9, 5, 9, 13, 200, 31, 9]
 SHARP = Settings(temperature=0.8, top_p=0.95)
 
 
-def load(model: TargetModel) -> Chain:
-    drafter = Mtp().load(model, Mtp().matches(model.info), {})
+def load(model: TargetModel, **options: object) -> Chain:
+    drafter = Mtp().load(model, Mtp().matches(model.info), options)
     assert isinstance(drafter, Chain)
     return drafter
 
@@ -49,7 +50,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hear(drafter: Chain, model: TargetModel, tokens: list[int], told: slice = slice(None)) -> torch.Tensor:
-    """Tell a drafter a conversation, with the states of those rows alone; all of them, normed."""
+    """Tell a drafter a conversation, with the states of those rows alone; all of them, as it takes them."""
     start = len(drafter._memory.tokens)
     model.rewind(0)
     states = model.forward(tokens[:-1], states=(2,)).hidden
@@ -57,7 +58,7 @@ def hear(drafter: Chain, model: TargetModel, tokens: list[int], told: slice = sl
     known = range(len(tokens) - 1)[told]
     fresh, none = torch.tensor(tokens[start:]), torch.empty(0, dtype=torch.int64)
     drafter.advance(Step(start, fresh, none, states[known.start : known.stop] if len(known) else None))
-    return model.norm(states[:, 0])
+    return states[:, 0] if drafter._raw else model.norm(states[:, 0])
 
 
 def proposed(drafter: Chain, tokens: list[int], nodes: int = 4) -> list[int] | None:
@@ -130,14 +131,15 @@ def test_a_gguf_file_keeps_its_layers(pair: pairs.Pair, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- formulas
 
 
+@pytest.mark.parametrize("options", [{}, {"state": "raw"}, {"feedback": "prenorm"}], ids=["usual", "raw", "prenorm"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_rows_and_logits_are_the_formula(
-    count: int, folder: Path, three: Path, monkeypatch: pytest.MonkeyPatch
+    count: int, options: dict[str, object], folder: Path, three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against float64 formulas that keep nothing: a first draft, one after a cut, one after a run without drafts."""
     path = folder if count == 1 else three
     model, tensors = layers.target(path), load_file(path / "model.safetensors")
-    drafter, seen = load(model), list[torch.Tensor]()
+    drafter, seen = load(model, **options), list[torch.Tensor]()
     add = Picks.add
     monkeypatch.setattr(Picks, "add", lambda self, row: seen.append(row) or add(self, row))
     tokens: list[int] = []
@@ -147,10 +149,22 @@ def test_rows_and_logits_are_the_formula(
         states = hear(drafter, model, tokens, slice(max(0, cut - 1), None))
         seen.clear()
         draft = proposed(drafter, tokens, 3)
-        want, logits = layers.chain(tokens, states, tensors, count, 3)
+        want, logits = layers.chain(tokens, states, tensors, count, 3, prenorm="feedback" in options)
         assert draft == want
         torch.testing.assert_close(torch.stack(seen).double(), torch.stack(logits), atol=2e-4, rtol=1e-4)
         assert proposed(drafter, tokens, 3) == want  # asked twice, the same
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_layers_are_kept_as_those_of_the_target(bits: int, folder: Path) -> None:
+    """A model that is rounded while loading has its prediction layers rounded too, and its own text."""
+    model, plain = layers.target(folder, quantize=bits), layers.target(folder)
+    layer, full = (next(iter(load(some)._layers)) for some in (model, plain))
+    assert layers.forms(layer.block) == layers.forms(model.decoder.weights.blocks[0]) != layers.forms(full.block)
+    assert (type(layer.mix), type(full.mix)) == (Expanding, Linear) and layer.mix.nbytes < full.mix.nbytes / 2
+    want = toys.answer(Conversation(layers.target(folder, quantize=bits)), PROMPT, None, limit=24).token_ids
+    got = toys.answer(Conversation(model), PROMPT, toys.guard(load(model)), tokens=4, limit=24)
+    assert got.token_ids == want and got.proposed > 0
 
 
 def test_rows_without_a_state_are_seen_by_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,13 @@ def _settings(_context: click.Context, _parameter: click.Parameter, values: tupl
 
 
 _POSITIVE = click.IntRange(min=1)
+drafter_option = click.option(
+    "--drafter-option",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_settings,
+    help="A setting of the drafter's own, such as tree=chain or corpus=notes.txt; may be given more than once.",
+)
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "model": click.option(
         "--model",
@@ -99,13 +106,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         callback=_name,
         help="Weights for the drafter: a folder, a hub id (with @REVISION), or the name of a published drafter.",
     ),
-    "drafter_option": click.option(
-        "--drafter-option",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=_settings,
-        help="A setting of the drafter's own, such as tree=chain or corpus=notes.txt; may be given more than once.",
-    ),
+    "drafter_option": drafter_option,
     "draft_tokens": click.option(
         "--draft-tokens",
         type=click.IntRange(1, 1024),

@@ -227,7 +227,7 @@ class Answer:
         self.by_drafter[done.drafter] = self.by_drafter.get(done.drafter, 0) + 1
         self.timing.draft_s += done.draft_s
         self.timing.verify_s += done.verify_s
-        if self.passes > 1 or self.policy.plain.n:  # the very first pass pays for warming up
+        if not done.fresh and (self.passes > 1 or self.policy.plain.n):  # the very first pass pays for warming up
             self.policy.learn(name or "none", asked, done.proposed, done.accepted, (done.draft_s, done.verify_s))
 
     def _emit(self, done: Round, began: float | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -15,33 +16,44 @@ from .rounds import Rounds, guess_of
 from .sample import Sampler, Settings
 from .target.model import TargetModel
 
-LAW = Settings(temperature=3.0, top_k=4, top_p=1.0)  # few tokens are possible, and each is seen often
+LOOSE = Settings(temperature=1.0, top_p=1.0)
+TRIALS = 8  # drafts that show which words a drafter likes
+WORDS = 6  # tokens that are possible: few, so that each is seen often
+BIAS = 500.0  # lifts them above all others
+SPREAD = 2.0  # natural-log units between the likeliest and the least likely of them
 ENOUGH = 5.0  # times that a bin is expected
-UNLIKELY = 4.5  # standard deviations
+UNLIKELY = (
+    4.5  # standard deviations: 3.4 in a million. A check judges text and drafts, so it wrongs one drafter in 150 000
+)
 
 
 class Law:
     """Two tokens after a fixed text, drawn many times under the rejection rule, against the target's own law.
 
     And the draft tokens themselves, against what the drafter told of them: a lie must not hide where its drafts are
-    rejected anyway.
+    rejected anyway. Few words are possible, some that the target likes and some that the drafter likes, so that drafts
+    of one that has learnt nothing are accepted and rejected too.
+
+    The threshold of 4.5 standard deviations, passed 3.4 times in a million, holds for each of the two tables: an honest
+    drafter is wronged once in about 150 000 checks.
     """
 
-    def __init__(self, target: TargetModel, tokens: list[int]) -> None:
+    def __init__(self, target: TargetModel, tokens: list[int], rider: GuardedDrafter) -> None:
         self._target, self._tokens = target, tokens
         self._seen: dict[tuple[int, ...], Tensor] = {}  # logits by draft: the text stays, so each is verified once
         self._laws: dict[tuple[int, ...], Tensor] = {}
         self._counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
         self._drawn: dict[int, Counter[int]] = defaultdict(Counter)  # by node
         self._told: dict[int, Tensor] = {}  # by node: the sum of what was told
-        self.n = 0
+        self.n = self.proposed = 0
+        trials = [self._guess(rider, Sampler(LOOSE, Noise(seed), tokens)) for seed in range(TRIALS)]
+        liked = Counter(token for guess in trials for token in guess.tokens).most_common()
+        self._settings = few(self._logits(accept.Guess([]))[0], [token for token, _ in liked])
 
     def draw(self, rider: GuardedDrafter, seed: int) -> bool:
         """One round with that seed; whether its draft told probabilities."""
-        sampler = Sampler(LAW, Noise(seed), self._tokens)
-        context = Rounds(self._target, self._tokens, sampler, "rejection").context(rider, 2)
-        draft = rider.propose(context, self._target.vocab)
-        guess, _ = guess_of(draft, self._target.trees)
+        sampler = Sampler(self._settings, Noise(seed), self._tokens)
+        guess = self._guess(rider, sampler)
         logits = self._logits(guess)
         verdict = accept.rejection(logits, guess, sampler, len(self._tokens), sampler.noise)
         fresh = [*guess.names(verdict.path), verdict.token]
@@ -52,6 +64,7 @@ class Law:
                 self._laws[before] = sampler.distribution(logits[rows[depth]])
             self._counts[before][token] += 1
         self.n += 1
+        self.proposed += len(guess)
         if guess.probs is None:
             return False
         for node, token in enumerate(guess.tokens):
@@ -59,6 +72,10 @@ class Law:
             told = guess.probs[node].double()
             self._told[node] = self._told[node] + told if node in self._told else told
         return True
+
+    def _guess(self, rider: GuardedDrafter, sampler: Sampler) -> accept.Guess:
+        context = Rounds(self._target, self._tokens, sampler, "rejection").context(rider, 2)
+        return guess_of(rider.propose(context, self._target.vocab), self._target.trees)[0]
 
     def _logits(self, guess: accept.Guess) -> Tensor:
         key = (*guess.tokens, *guess.parents)
@@ -76,9 +93,20 @@ class Law:
             raise Broken(f"The tokens do not have the target's law ({told}).")
         if (drawn := _chi(drafts))[0]:
             raise Broken(f"Its drafts are not drawn from the law that `probs` tells ({drawn[1]}).")
+        if not self.proposed:
+            raise Nothing("It proposed nothing here.")
         if not told:
             raise Nothing("The target is too sure of itself here: there is one token to draw.")
         return f"The tokens have the target's law ({told}, {self.n} draws)."
+
+
+def few(row: Tensor, liked: Sequence[int]) -> Settings:
+    """Sampling in which few words are possible: one half the best of `row` [V], the other what a drafter likes."""
+    best = row.topk(min(WORDS, row.shape[0])).indices.tolist()
+    words = list(dict.fromkeys([*best[: WORDS // 2], *liked[: WORDS // 2], *best]))[:WORDS]
+    spread = float(row[words].max() - row[words].min())
+    bias = tuple((word, BIAS) for word in sorted(words))
+    return Settings(temperature=max(1.0, spread / SPREAD), top_k=len(words), top_p=1.0, logit_bias=bias)
 
 
 def _chi(tables: list[list[tuple[float, float]]]) -> tuple[bool, str]:

@@ -17,13 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from typing import Self
 
     import torch
     from torch import Tensor
+
+    from .target.capture import Capture
+    from .target.linear import Form
+
+Result = TypeVar("Result")
 
 API = 1  # contract version; a method with another `api` is listed as incompatible and not used
 
@@ -141,6 +146,11 @@ class Target(Protocol):
     device: torch.device
 
     @property
+    def form(self) -> Form:
+        """How its matrices are kept; for layers that belong to it and are to be kept alike."""
+        ...
+
+    @property
     def trees(self) -> bool:
         """Whether a pass may verify a tree; else only the line of its first children is verified."""
         ...
@@ -172,8 +182,16 @@ class Target(Protocol):
         """
         ...
 
-    def capture(self, function: Callable[..., Tensor], *examples: Tensor) -> Callable[..., Tensor]:
-        """A CUDA graph of `function` on a GPU, the function itself elsewhere."""
+    @property
+    def graphs(self) -> Capture | None:
+        """What records work of fixed shape where that pays, on a GPU; None where all runs as it is."""
+        ...
+
+    def capture(self, function: Callable[..., Result], *examples: Tensor) -> Callable[..., Result]:
+        """A CUDA graph of `function` on a GPU, the function itself elsewhere; what it gives is good until the next call.
+
+        It gives a tensor or several, asks the device for no value, and may be tried out: whatever else it writes is scratch.
+        """
         ...
 
 
@@ -228,8 +246,8 @@ class Method(Protocol):
 
     A method that takes weights may also have `check(model, weights) -> Match`: how well the weights at that path or of
     that name fit, from their config alone. Where the files leave open how they are to be read, it may have
-    `readings(match) -> sequence of mappings`: options for `load`, one set for each reading, the likeliest first.
-    `outrider drafters test` tries all of them and names the one that gets more accepted.
+    `readings(model, match) -> sequence of mappings`: options for `load`, one set for each reading, and first the one that
+    `load` takes where it is told nothing. `outrider drafters test` tries all of them and names the one that gets most accepted.
     """
 
     api: int

@@ -37,6 +37,7 @@ class Landed:
     drafter: Rider | None  # of the device form, which has heard of it already
     draft_s: float
     total_s: float  # since the last one was read
+    fresh: bool  # its pass was captured just now, so that the time says nothing
 
 
 @dataclass(slots=True)
@@ -57,6 +58,7 @@ class _Flight:
     asked: int
     drafter: Rider | None
     stop: int  # rows written at most
+    fresh: bool
     marks: list[_Mark] = field(default_factory=list)  # begun, drafted, done
 
 
@@ -123,7 +125,7 @@ class Flights:
         made = self._round(1 + len(guess), listener, line=guess.line)
         if len(guess):
             made.sheet.write([0, *guess.tokens], None if guess.line else guess.parents)
-        self._launch(_Flight(made, _empty(made, self._device), guess, len(guess), None, 0, [began, began]))
+        self._launch(_Flight(made, _empty(made, self._device), guess, len(guess), None, 0, made.fresh, [began, began]))
 
     @torch.inference_mode()
     def device(self, tokens: Sequence[int], drafter: Rider, nodes: int) -> bool:
@@ -137,7 +139,9 @@ class Flights:
         made = self._round(1 + nodes, drafter, line=True)
         made.sheet.draft.fill_(-1)
         made.sheet.draft[:nodes] = proposal
-        flight = _Flight(made, _empty(made, self._device), None, nodes, drafter, 0, [began, _Mark(self._device)])
+        flight = _Flight(
+            made, _empty(made, self._device), None, nodes, drafter, 0, made.fresh, [began, _Mark(self._device)]
+        )
         self._launch(flight)
         kept, hidden = made.kept, made.hidden
         assert kept is not None
@@ -181,6 +185,7 @@ class Flights:
             flight.drafter,
             drafted.since(began),
             total,
+            flight.fresh,
         )
 
     def forget(self, length: int) -> None:
@@ -196,6 +201,7 @@ class Flights:
     def _launch(self, flight: _Flight) -> None:
         made, lane = flight.made, self._lane
         made.run()
+        made.fresh = False
         lane.moved(None)
         assert made.told is not None
         flight.told.copy_(made.told, non_blocking=True)

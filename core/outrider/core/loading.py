@@ -11,12 +11,15 @@ from pathlib import Path
 import torch
 
 from . import finding
+from .accept import Guess
 from .answer import Conversation
 from .drafting import ModelInfo
 from .errors import Cancelled, ModelError
+from .noise import Noise
 from .policy import Policy
 from .protocol import DrafterChoice, DrafterRow, Loaded, ModelChoice, Sampling
-from .sample import fill
+from .rounds import Rounds
+from .sample import Sampler, fill
 from .target.decoder import Decoder
 from .target.linear import Form
 from .target.load import choose_device, choose_dtype, load_decoder
@@ -83,19 +86,20 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     finally:
         checkpoint.close()
     tell("warm-up", 0, 0, "")
-    _choose_threads(target, choice.threads, cancelled)
-    policy = _calibrated(target, cancelled)
-    clock.lap("warm-up")
     own = Sampling(
         temperature=generation.get("temperature"), top_k=generation.get("top_k"), top_p=generation.get("top_p")
     )
+    sampler = Sampler(fill(Sampling(), own), Noise(0))
+    _choose_threads(target, sampler, choice.threads, cancelled)
+    policy = _calibrated(target, sampler, cancelled)
+    clock.lap("warm-up")
     rows_of_drafters = finding.near(target.info)
     loaded = _loaded(choice, target, tokenizer, own, rows_of_drafters)
     loaded.phases = clock.phases
     return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy)
 
 
-def _choose_threads(target: TargetModel, asked: int | None, cancelled: Callable[[], bool]) -> None:
+def _choose_threads(target: TargetModel, sampler: Sampler, asked: int | None, cancelled: Callable[[], bool]) -> None:
     """So many CPU threads as were asked for, else those that make a one-row pass fastest: more of them can be slower.
 
     All that torch would take come first, then half as many, and so on while that pays.
@@ -108,7 +112,7 @@ def _choose_threads(target: TargetModel, asked: int | None, cancelled: Callable[
         if cancelled():
             raise Cancelled
         torch.set_num_threads(count)
-        times = [_timed(target, 1) for _ in range(6)]
+        times = [_timed(target, 1, sampler) for _ in range(6)]
         spent += sum(times)
         if min(times) > best * 0.97:  # a few passes tell no more
             break
@@ -116,22 +120,24 @@ def _choose_threads(target: TargetModel, asked: int | None, cancelled: Callable[
     torch.set_num_threads(chosen)
 
 
-def _timed(target: TargetModel, rows: int) -> float:
-    """Seconds of a pass."""
+def _timed(target: TargetModel, rows: int, sampler: Sampler) -> float:
+    """Seconds of a round with so many rows, as answers run them."""
     began = time.perf_counter()
-    logits = target.forward([0] * rows).logits
-    int(logits[0].argmax())  # waits for a GPU
-    return time.perf_counter() - began
+    rounds = Rounds(target, [0], sampler, ahead=False)
+    rounds.check(Guess([0] * (rows - 1)))
+    spent = time.perf_counter() - began
+    target.rewind(0)
+    return spent
 
 
-def _calibrated(target: TargetModel, cancelled: Callable[[], bool]) -> Policy:
+def _calibrated(target: TargetModel, sampler: Sampler, cancelled: Callable[[], bool]) -> Policy:
     """A policy that knows what a pass of each width costs: the first pass builds kernels, the faster of two more counts."""
     policy = Policy()
     spent = 0.0
     for rows in WIDTHS:
         if cancelled():
             raise Cancelled
-        times = [_timed(target, rows) for _ in range(3)]
+        times = [_timed(target, rows, sampler) for _ in range(3)]
         policy.calibrate(rows, min(times[1:]))
         spent += sum(times)
         if spent > CALIBRATION:

@@ -40,6 +40,12 @@ def state_dir() -> Path:
     return _folder("state")
 
 
+def build_dir() -> Path:
+    """What was compiled for this machine. `OUTRIDER_BUILDS` moves it alone."""
+    moved = os.environ.get("OUTRIDER_BUILDS")
+    return Path(moved).expanduser().absolute() if moved else cache_dir() / "builds"
+
+
 def models_dir() -> Path:
     """The local library: one file or folder for each pulled model."""
     return data_dir() / "models"

@@ -7,7 +7,8 @@ more tokens accepted is named.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from statistics import median
+from math import hypot
+from statistics import median, stdev
 from typing import Any
 
 import msgspec
@@ -17,22 +18,13 @@ from .drafting import Shape
 from .engine import Engine, Say
 from .errors import Cancelled, UsageError
 from .loading import Model
-from .protocol import (
-    BenchPrompt,
-    DrafterChoice,
-    DrafterTest,
-    Generate,
-    Message,
-    Notice,
-    Progress,
-    Report,
-    Sampling,
-    Step,
-)
+from .prompting import PLAIN, Answered, Prompting, Run, run_of, score
+from .protocol import BenchPrompt, DrafterChoice, DrafterTest, Message, Progress, Sampling, Step
 from .target.model import SLACK
 from .weights.library import resolve
 
 CHAIN = 8  # tokens of a draft, where it is a chain
+SURE = 2  # standard errors that are more than chance
 CHECKED = 1  # prompts of a conformance run
 
 
@@ -41,6 +33,7 @@ class Trial(msgspec.Struct, kw_only=True):
 
     reading: dict[str, Any]  # options of the method; empty where there is only one reading
     prompts: int
+    answers: int
     tokens: int
     passes: int
     rounds: int  # passes that verified a draft
@@ -49,27 +42,14 @@ class Trial(msgspec.Struct, kw_only=True):
     reached: list[int]  # by depth from 1: drafts that were right up to there
     depths: list[float]  # by depth from 1: share of those that were accepted there
     mean_accepted: float  # draft tokens of one round
+    error: float  # standard error of that
     tokens_per_pass: float
     draft_ms: float
     verify_ms: float
     plain_ms: float  # of a pass without a draft
-    same_text: int  # prompts
+    same_text: int  # answers
     differences: list[dict[str, Any]]
     problem: str = ""  # why the drafter was switched off
-
-
-class _Quiet:
-    """Control of an answer that can only be cancelled."""
-
-    def __init__(self, cancelled: Callable[[], bool]) -> None:
-        self.cancelled = cancelled
-
-    def switched(self) -> DrafterChoice | None:
-        """Nobody switches here."""
-        return None
-
-    def switch_done(self, name: str, error: Exception | None) -> None:
-        """Never called."""
 
 
 def run(engine: Engine, request: DrafterTest, say: Say, cancelled: Callable[[], bool]) -> dict[str, Any]:
@@ -87,12 +67,25 @@ def run(engine: Engine, request: DrafterTest, say: Say, cancelled: Callable[[], 
     }
     if request.conformance:
         return head | {"checks": _checks(engine, model, found, request, say, cancelled)}
+    offered = registry.readings(found.name, model.talk.target.info, found.weights)
+    readings = _open(offered, request.drafter.options)
     test = _Test(engine, model, request, say, cancelled)
-    trials = [
-        test.trial(found, reading) for reading in registry.readings(found.name, model.talk.target.info, found.weights)
-    ]
-    best = max(range(len(trials)), key=lambda number: trials[number].mean_accepted)
-    return head | {"trials": [msgspec.to_builtins(trial) for trial in trials], "best": best}
+    trials = [test.trial(found, reading, (number, len(readings))) for number, reading in enumerate(readings)]
+    return head | {"trials": [msgspec.to_builtins(trial) for trial in trials], "best": _best(trials)}
+
+
+def _open(offered: list[Mapping[str, Any]], told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What of the readings the user's own options leave open, each once."""
+    left = [{name: value for name, value in reading.items() if name not in told} for reading in offered]
+    return [reading for number, reading in enumerate(left) if reading not in left[:number]]
+
+
+def _best(trials: list[Trial]) -> int:
+    """The reading that gets most accepted; the first, which is the usual one, unless another does by more than chance."""
+    best = max(range(len(trials)), key=lambda number: (not trials[number].problem, trials[number].mean_accepted))
+    usual, other = trials[0], trials[best]
+    doubt = SURE * hypot(usual.error, other.error)
+    return best if usual.problem or other.mean_accepted - usual.mean_accepted > doubt else 0
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -119,7 +112,9 @@ def _checks(
     engine: Engine, model: Model, found: _Found, request: DrafterTest, say: Say, cancelled: Callable[[], bool]
 ) -> list[dict[str, str]]:
     """Every check of the conformance kit. `engine` forgets its conversation, whose memory is the kit's now."""
-    prompts = [engine.prompt_ids(model, _ask(request, prompt)) for prompt in request.prompts[:CHECKED]]
+    prompting = _prompting(engine, request)
+    asked = [[Message("user", prompt.turns[0])] for prompt in request.prompts[:CHECKED]]
+    prompts = [engine.prompt_ids(model, prompting.request(messages, PLAIN)) for messages in asked]
     engine.forget()
 
     def tell(name: str, done: int, total: int) -> None:
@@ -135,17 +130,11 @@ def _checks(
     return [msgspec.to_builtins(check) for check in checks]
 
 
-def _ask(request: DrafterTest, prompt: BenchPrompt, choice: DrafterChoice | None = None) -> Generate:
+def _prompting(
+    engine: Engine, request: DrafterTest, say: Say = lambda event: None, cancelled: Callable[[], bool] = lambda: False
+) -> Prompting:
     sampling = Sampling(temperature=0.0, max_tokens=request.limit, seed=0)
-    messages = [Message("user", prompt.turns[0])]
-    return Generate(
-        request.id,
-        request.model,
-        messages=messages,
-        sampling=sampling,
-        drafter=choice or DrafterChoice(name="none"),
-        detail=True,
-    )
+    return Prompting(engine, request, sampling, say, cancelled, detail=True)
 
 
 class _Test:
@@ -154,12 +143,12 @@ class _Test:
     def __init__(
         self, engine: Engine, model: Model, request: DrafterTest, say: Say, cancelled: Callable[[], bool]
     ) -> None:
-        self._engine, self._model, self._request = engine, model, request
-        self._say, self._cancelled = say, cancelled
-        self._plain: dict[str, tuple[Report, list[Step]]] = {}
+        self._model, self._request, self._say = model, request, say
+        self._prompting = _prompting(engine, request, say, cancelled)
+        self._plain: dict[str, list[Answered]] = {}
 
-    def trial(self, found: _Found, reading: Mapping[str, Any]) -> Trial:
-        """All prompts with the drafter loaded under one reading; it is closed again."""
+    def trial(self, found: _Found, reading: Mapping[str, Any], place: tuple[int, int]) -> Trial:
+        """All prompts with the drafter loaded under one reading; it is closed again. `place`: the how manieth of how many."""
         problems: list[str] = []
         drafters, key = self._model.talk.drafters, (found.name, found.weights)
         if (older := drafters.pop(key, None)) is not None:
@@ -170,12 +159,10 @@ class _Test:
         choice = DrafterChoice(name=found.name, weights=found.weights, tokens=self._length(rider.shape))
         tally = _Tally()
         try:
-            for number, prompt in enumerate(self._request.prompts):
-                self._say(Progress(self._request.id, "test", number, len(self._request.prompts), "prompts", prompt.id))
-                plain = self._plain.get(prompt.id) or self._answer(prompt, None)
-                self._plain[prompt.id] = plain
-                tally.add(prompt.id, plain, self._answer(prompt, choice))
-                if rider.failed:
+            prompts, (before, readings) = self._request.prompts, place
+            for number, prompt in enumerate(prompts, before * len(prompts)):
+                self._say(Progress(self._request.id, "test", number, readings * len(prompts), "prompts", prompt.id))
+                if not self._turns(prompt, choice, rider, tally):
                     break
         finally:
             drafters.pop(key, rider).close()
@@ -186,42 +173,38 @@ class _Test:
         most = shape.nodes if shape.nodes > shape.depth else min(shape.nodes, CHAIN)
         return self._request.drafter.tokens or min(most, SLACK - 1)
 
-    def _answer(self, prompt: BenchPrompt, choice: DrafterChoice | None) -> tuple[Report, list[Step]]:
-        steps: list[Step] = []
-
-        def listen(event: Step | Progress | Notice) -> None:
-            if isinstance(event, Step):
-                steps.append(event)
-
-        self._engine.forget()
-        report = self._engine.generate(_ask(self._request, prompt, choice), listen, _Quiet(self._cancelled))
-        if report.finish == "cancelled":
-            raise Cancelled
-        return report, steps
+    def _turns(self, prompt: BenchPrompt, choice: DrafterChoice, rider: registry.GuardedDrafter, tally: _Tally) -> bool:
+        """All turns of a prompt; False where the drafter broke."""
+        known = self._plain.setdefault(prompt.id, [])
+        for turn, (plain, ours) in enumerate(self._prompting.turns(prompt, [choice], known=known)):
+            tally.add(prompt, turn, plain, ours)
+            if rider.failed:
+                return False
+        return True
 
 
 class _Tally:
-    """Sums over prompts."""
+    """Sums over answers."""
 
     def __init__(self) -> None:
-        self.reports: list[Report] = []
+        self.runs: list[Run] = []
         self.drafted: list[Step] = []
         self.plain: list[float] = []
         self.reached: list[int] = []
         self.passed: list[int] = []
         self.differences: list[dict[str, Any]] = []
 
-    def add(self, prompt: str, plain: tuple[Report, list[Step]], ours: tuple[Report, list[Step]]) -> None:
-        """One prompt's answers, plain and drafted; the first step of each is the prefill."""
-        self.reports.append(ours[0])
-        self.plain += [step.verify_ms for step in plain[1][1:]]
-        for step in ours[1][1:]:
+    def add(self, prompt: BenchPrompt, turn: int, plain: Answered, ours: Answered) -> None:
+        """One turn's answers, plain and drafted; the first step of each is the prefill."""
+        self.runs.append(run_of(prompt, turn, 0, ours.report.drafter, (plain.report, ours.report)))
+        self.plain += [step.verify_ms for step in plain.steps[1:]]
+        for step in ours.steps[1:]:
             if step.proposed:
                 self.drafted.append(step)
                 self._depths(step)
-        difference = _difference(prompt, plain, ours[0])
+        difference = _difference(plain, ours)
         if difference is not None:
-            self.differences.append(difference)
+            self.differences.append({"prompt": prompt.id, "turn": turn, **difference})
 
     def _depths(self, step: Step) -> None:
         deepest = max([step.accepted, *(node.depth + 1 for node in step.rejected or ())])
@@ -234,39 +217,38 @@ class _Tally:
 
     def trial(self, reading: dict[str, Any], problem: str) -> Trial:
         """The figures."""
-        rounds = len(self.drafted)
-        passes = sum(report.passes for report in self.reports)
-        tokens = sum(len(report.token_ids) for report in self.reports)
+        rounds, total = len(self.drafted), score(self.runs, ())
         accepted = sum(step.accepted for step in self.drafted)
-        decoded = sum(len(report.token_ids) - 1 for report in self.reports if report.token_ids)
         return Trial(
             reading=reading,
-            prompts=len(self.reports),
-            tokens=tokens,
-            passes=passes,
+            prompts=total.prompts,
+            answers=len(self.runs),
+            tokens=total.tokens,
+            passes=sum(run.passes for run in self.runs),
             rounds=rounds,
             proposed=sum(step.proposed for step in self.drafted),
             accepted=accepted,
             reached=self.reached,
             depths=[passed / reached for passed, reached in zip(self.passed, self.reached, strict=True)],
             mean_accepted=accepted / rounds if rounds else 0.0,
-            tokens_per_pass=decoded / passes if passes else 0.0,
+            error=stdev(step.accepted for step in self.drafted) / rounds**0.5 if rounds > 1 else 0.0,
+            tokens_per_pass=total.tokens_per_pass,
             draft_ms=median(step.draft_ms for step in self.drafted) if rounds else 0.0,
             verify_ms=median(step.verify_ms for step in self.drafted) if rounds else 0.0,
             plain_ms=median(self.plain) if self.plain else 0.0,
-            same_text=len(self.reports) - len(self.differences),
+            same_text=total.same_text,
             differences=self.differences,
             problem=problem,
         )
 
 
-def _difference(prompt: str, plain: tuple[Report, list[Step]], ours: Report) -> dict[str, Any] | None:
+def _difference(plain: Answered, ours: Answered) -> dict[str, Any] | None:
     """Where an answer first differs from the plain one, and by how much the two best tokens differed there."""
-    want = plain[0].token_ids
-    if ours.token_ids == want:
+    want, got = plain.report.token_ids, ours.report.token_ids
+    if got == want:
         return None
-    pairs = zip(want, ours.token_ids, strict=False)
-    at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(want), len(ours.token_ids)))
-    best = [row for step in plain[1] for row in step.top or ()]
+    pairs = zip(want, got, strict=False)
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(want), len(got)))
+    best = [row for step in plain.steps for row in step.top or ()]
     gap = best[at][0][1] - best[at][1][1] if at < len(best) and len(best[at]) > 1 else None
-    return {"prompt": prompt, "token": at, "gap": gap}
+    return {"token": at, "gap": gap}

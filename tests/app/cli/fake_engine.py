@@ -45,8 +45,8 @@ PUBLISHED = p.DrafterRow(
 WORDS = {"escape": ["Blue", " \x1b[31msky", "\x9b2J", "\r\x7f é\ttab", "\nend"], "no answer": []}
 TRIAL: dict[str, Any] = {
     "reading": {"states": "boundary"},
-    **{"prompts": 2, "tokens": 64, "passes": 40, "rounds": 20, "proposed": 60, "accepted": 30},
-    **{"reached": [20, 10], "depths": [0.75, 0.5], "mean_accepted": 1.5, "tokens_per_pass": 1.55},
+    **{"prompts": 2, "answers": 2, "tokens": 64, "passes": 40, "rounds": 20, "proposed": 60, "accepted": 30},
+    **{"reached": [20, 10], "depths": [0.75, 0.5], "mean_accepted": 1.5, "error": 0.1, "tokens_per_pass": 1.55},
     **{"draft_ms": 1.25, "verify_ms": 9.0, "plain_ms": 8.0, "same_text": 1, "problem": ""},
     "differences": [{"prompt": "chat-tides", "token": 11, "gap": 0.001}],
 }
@@ -204,8 +204,10 @@ class Fake:
             data["checks"] = [{"name": n, "verdict": v, "text": f"It is {v}.\x1b[2J"} for n, v in verdicts.items()]
         else:
             trial = TRIAL | {"problem": "It broke." if name == "bad" else ""}
-            other = TRIAL | {"reading": {"states": "output"}, "mean_accepted": 0.5}
-            data |= {"trials": [trial, other] if name == "twofold" else [trial], "best": 0}
+            other = TRIAL | {"reading": {"states": "output", "sharp": True}}
+            accepted = {"twofold": 0.5, "other_way": 2.5, "alike": 1.5}.get(name)
+            others = [] if accepted is None else [other | {"mean_accepted": accepted}]
+            data |= {"trials": [trial, *others], "best": int(name == "other_way")}
         self.say(p.Result(request=request.id, data=data))
 
     def load(self, request: p.Load) -> None:

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from outrider.app import cli, options
-from outrider.app.commands import _drafters, bench, doctor
+from outrider.app.commands import _drafters, _prompts, doctor
 from outrider.core import protocol
 from outrider.core.protocol import Bench, BenchPrompt
 
@@ -172,15 +172,48 @@ def test_drafters_test(outrider, home):
     assert (request["limit"], len({prompt["category"] for prompt in request["prompts"]})) == (8, 3)
     lines = done.out.splitlines()
     assert lines[0] == "one (w) on starter · float32 · cpu"
-    assert "1.50 draft tokens a round, 30 of 60 proposed" in lines[2]
+    assert "1.50 ± 0.10 draft tokens a round, 30 of 60 proposed" in lines[2]
     assert lines[-2:] == ["    1       75%      20", "    2       50%      10"]
-    assert "chat-tides differs from the plain one at token 12, where the two best tokens differ by 0.001" in done.err
+    assert (
+        "an answer to chat-tides differs from the plain one at token 12, where the two best tokens differ by 0.001"
+        in done.err
+    )
 
 
-def test_drafters_test_names_the_better_reading(outrider, home):
-    text = outrider("drafters", "test", "twofold").out
-    assert "With --drafter-option states=boundary (the better one)\n" in text
-    assert "With --drafter-option states=output\n" in text
+def test_drafters_test_hands_settings_on(outrider, home):
+    options = ("--drafter-option", "tree=chain", "--drafter-option", "depth=3")
+    assert outrider("drafters", "test", "eagle", *options, "--draft-tokens", "3").code == 0
+    assert home.requests("DrafterTest")[0]["drafter"] == {
+        "name": "eagle",
+        "tokens": 3,
+        "options": {"tree": "chain", "depth": 3},
+    }
+    assert outrider("drafters", "test", "eagle", "--drafter-option", "tree").code == 2
+    assert "--drafter-option NAME=VALUE" in outrider("drafters", "test", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "option"),
+    [
+        (
+            "twofold",
+            "The usual reading, the first, gets most accepted, 1.50 ± 0.10 draft tokens a round against 0.50 ± 0.10.",
+            0,
+        ),
+        ("other_way", "but another gets most accepted, 2.50 ± 0.10 draft tokens a round against 1.50 ± 0.10.", 1),
+        ("alike", "The usual reading, the first, is as good as any within the error, 1.50", 0),
+    ],
+)
+def test_drafters_test_names_the_better_reading_and_how_to_pin_it(outrider, name, says, option):
+    text = outrider("drafters", "test", name).out
+    options = ["--drafter-option states=boundary", "--drafter-option states=output --drafter-option sharp=true"]
+    assert f"\n\nWith {options[0]}\n" in text and f"\n\nWith {options[1]}\n" in text
+    last = text.split("\n\n")[-1]
+    assert last.startswith("These files can be read in 2 ways. ") and says in last
+    assert last.endswith(f":\n  {options[option]}\n")
+
+
+def test_drafters_test_in_json(outrider, home):
     assert json.loads(outrider("drafters", "test", "twofold", "--json").out)["best"] == 0
     assert outrider("drafters", "test").code == 0
     assert not home.requests("DrafterTest")[-1].get("drafter")
@@ -214,11 +247,12 @@ def test_bench_measures_what_fits_against_plain(outrider, home):
     assert lines[-2][:2] == ["total", "plain"]
 
 
-def test_bench_json(outrider, tmp_path):
+def test_bench_json(outrider, home, tmp_path):
     done = outrider("bench", "--json", "-", "--limit", "1", "--drafters", "prompt-lookup", "--categories", "chat")
     assert json.loads(done.out)["drafters"] == ["none", "prompt_lookup"]
     path = tmp_path / "result.json"
-    done = outrider("bench", "--json", str(path), "--limit", "1", "--drafter", "differs")
+    done = outrider("bench", "--json", str(path), "--limit", "1", "--drafter", "differs", "--drafter-option", "a=1")
+    assert home.requests("Bench")[-1]["drafters"][1] == {"name": "differs", "options": {"a": 1}}
     assert json.loads(path.read_text())["drafters"] == ["none", "differs"]
     assert "CATEGORY" in done.out
     assert "6 of 6 drafted answers differ from the plain one" in done.err
@@ -256,7 +290,7 @@ def test_bench_usage(outrider, home, words):
 
 
 def test_the_bundled_prompts():
-    prompts = bench._read_prompts(None)
+    prompts = _prompts.read()
     assert len({prompt.id for prompt in prompts}) == len(prompts) == 16
     categories = {prompt.category for prompt in prompts}
     assert categories == {"chat", "code", "code_edit", "summarisation", "structured", "translation"}

@@ -77,14 +77,12 @@ def shown(row: DrafterRow, model: str) -> str:
 
 
 def tested(data: dict[str, Any]) -> str:
-    """The figures of a test, for each reading of the files."""
+    """The figures of a test, for each reading of the files, and which of them to take."""
     trials = data["trials"]
-    parts = [_head(data)]
-    for number, trial in enumerate(trials):
-        title = _reading(trial["reading"]) if len(trials) > 1 else ""
-        mark = " (the better one)" if len(trials) > 1 and number == data["best"] else ""
-        parts.append((f"{title}{mark}\n" if title else "") + _trial(trial))
-    return "\n\n".join(parts)
+    if len(trials) == 1:
+        return "\n\n".join((_head(data), _trial(trials[0])))
+    parts = [f"With {_reading(trial)}\n{_trial(trial)}" for trial in trials]
+    return "\n\n".join((_head(data), *parts, _choice(trials, data["best"])))
 
 
 def checks(data: dict[str, Any]) -> str:
@@ -100,14 +98,14 @@ def checks(data: dict[str, Any]) -> str:
 def _trial(trial: dict[str, Any]) -> str:
     depths = list(zip(trial["depths"], trial["reached"], strict=True))
     rows = [(str(depth), f"{share:.0%}", str(reached)) for depth, (share, reached) in enumerate(depths, 1)]
-    accepted = f"{trial['mean_accepted']:.2f} draft tokens a round"
+    accepted = f"{trial['mean_accepted']:.2f} ± {trial['error']:.2f} draft tokens a round"
     share = f", {trial['accepted']} of {trial['proposed']} proposed" if trial["proposed"] else ""
     facts = [
         ("accepted", accepted + share),
         ("tokens per pass", f"{trial['tokens_per_pass']:.2f}, {trial['tokens']} tokens in {trial['passes']} passes"),
         ("drafting", f"{trial['draft_ms']:.1f} ms a round"),
         ("verifying", f"{trial['verify_ms']:.1f} ms a round, a plain pass takes {trial['plain_ms']:.1f} ms"),
-        ("same text", f"{trial['same_text']} of {trial['prompts']} answers, as plain decoding"),
+        ("same text", f"{trial['same_text']} of {trial['answers']} answers, as plain decoding"),
     ]
     by_depth = render.table(("DEPTH", "ACCEPTED", "DRAFTS"), rows, right=(0, 1, 2))
     return render.pairs(facts) + ("\n\n" + by_depth if rows else "")
@@ -118,8 +116,29 @@ def _head(data: dict[str, Any]) -> str:
     return render.printable(f"{data['drafter']}{weights} on {data['model']} · {data['dtype']} · {data['device']}")
 
 
-def _reading(reading: dict[str, Any]) -> str:
-    return render.printable("With " + " ".join(f"--drafter-option {name}={value}" for name, value in reading.items()))
+def _reading(trial: dict[str, Any]) -> str:
+    """The options that choose a reading."""
+    told = (
+        (name, str(value).lower() if isinstance(value, bool) else value) for name, value in trial["reading"].items()
+    )
+    return render.printable(" ".join(f"--drafter-option {name}={value}" for name, value in told))
+
+
+def _choice(trials: list[dict[str, Any]], best: int) -> str:
+    """Which reading to take, and how."""
+    others = [trial for number, trial in enumerate(trials) if number != best]
+    chosen, second = trials[best], max(others, key=lambda trial: trial["mean_accepted"])
+    one, two = (f"{trial['mean_accepted']:.2f} ± {trial['error']:.2f}" for trial in (chosen, second))
+    by = f"{one} draft tokens a round against {two}"
+    if best:
+        text = (
+            f"Not the usual reading, the first, but another gets most accepted, {by}. To use it, add to every command"
+        )
+    elif chosen["mean_accepted"] > second["mean_accepted"]:
+        text = f"The usual reading, the first, gets most accepted, {by}. It is taken anyway; to pin it, add"
+    else:
+        text = f"The usual reading, the first, is as good as any within the error, {by}. It is taken anyway; to pin it, add"
+    return f"These files can be read in {len(trials)} ways. {text}:\n  {_reading(chosen)}"
 
 
 def _where(row: DrafterRow) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import click
 import msgspec
 
 from outrider.app import render
+from outrider.app.commands import _prompts
 from outrider.app.options import EngineOptions, engine_options
 from outrider.core import protocol
 
@@ -58,7 +58,7 @@ def bench(
     Every prompt runs plainly and with each drafter, one after the other in the same process and in rotating order, so
     that a ratio compares like with like. Greedy and 128 tokens long unless --temperature or --max-tokens say otherwise.
     """
-    chosen = _choose(_read_prompts(prompts), _words(categories), 1 if quick and limit is None else limit)
+    chosen = _prompts.choose(_prompts.read(prompts), _words(categories), 1 if quick and limit is None else limit)
     if json_to not in (None, "-"):
         _check_writable(Path(str(json_to)))
     sampling = options.sampling
@@ -86,11 +86,7 @@ async def _measure(
     load = protocol.Load(id=session.client.number(), model=options.model, drafter=plain)
     loaded = protocol.as_type(await session.ask(load), protocol.Loaded)
     names = wanted or [row.name for row in loaded.drafters if row.usable]
-    choices = [
-        protocol.DrafterChoice(name=name, weights=options.drafter.weights, tokens=options.drafter.tokens)
-        for name in dict.fromkeys(names)
-        if name != "none"
-    ]
+    choices = [msgspec.structs.replace(options.drafter, name=name) for name in dict.fromkeys(names) if name != "none"]
     return await session.ask(
         protocol.Bench(
             id=session.client.number(),
@@ -105,49 +101,6 @@ async def _measure(
 
 def _words(text: str | None) -> list[str]:
     return [word.strip() for word in (text or "").split(",") if word.strip()]
-
-
-def _read_prompts(path: str | None) -> list[protocol.BenchPrompt]:
-    name = path or "the bundled prompts"
-    try:
-        data = Path(path).read_bytes() if path else (files("outrider.assets") / "bench_prompts.jsonl").read_bytes()
-    except OSError as error:
-        raise render.WrongUsage(f"--prompts {name} cannot be read: {error.strerror}.", "Name a .jsonl file.") from error
-    found = []
-    for number, line in enumerate(data.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            prompt = msgspec.json.decode(line, type=protocol.BenchPrompt)
-        except msgspec.MsgspecError as error:
-            raise render.WrongUsage(
-                f"Line {number} of {name} is no prompt: {error}.",
-                "`outrider bench --help` shows what a line looks like.",
-            ) from error
-        if not prompt.turns or not all(turn.strip() for turn in prompt.turns):
-            raise render.WrongUsage(f"Line {number} of {name} has an empty turn.", "Give every turn some text.")
-        found.append(prompt)
-    return found
-
-
-def _choose(
-    prompts: list[protocol.BenchPrompt], categories: list[str], limit: int | None
-) -> list[protocol.BenchPrompt]:
-    known = list(dict.fromkeys(prompt.category for prompt in prompts))
-    unknown = [category for category in categories if category not in known]
-    if unknown:
-        raise render.WrongUsage(
-            f"--categories: there are no prompts of category {unknown[0]}.", f"Choose from {', '.join(known)}."
-        )
-    taken: dict[str, int] = dict.fromkeys(categories or known, 0)
-    chosen = []
-    for prompt in prompts:
-        if prompt.category in taken and (limit is None or taken[prompt.category] < limit):
-            taken[prompt.category] += 1
-            chosen.append(prompt)
-    if not chosen:
-        raise render.WrongUsage("There are no prompts to measure with.", "Put one JSON object a line into the file.")
-    return chosen
 
 
 def _check_writable(path: Path) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from functools import partial
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from outrider.app import render
-from outrider.app.commands import _drafters
+from outrider.app.commands import _drafters, _prompts
+from outrider.app.options import drafter_option
 from outrider.core import protocol
 
 if TYPE_CHECKING:
@@ -26,7 +25,8 @@ Examples:
   outrider drafters list --model ~/models/qwen.gguf --json
   outrider drafters show eagle --model qwen3-8b
   outrider drafters test prompt_lookup
-  outrider drafters test --model qwen3-8b --drafter-weights ORG/NAME"""
+  outrider drafters test --model qwen3-8b --drafter-weights ORG/NAME
+  outrider drafters test eagle --drafter-weights ORG/NAME --drafter-option tree=chain"""
 
 _model = click.option(
     "--model", "-m", default="starter", show_default=True, metavar="M", help="The model that they should fit."
@@ -87,6 +87,7 @@ def show(name: str, model: str, drafter_weights: str | None, as_json: bool) -> N
 @click.argument("name", required=False)
 @_model
 @_weights
+@drafter_option
 @click.option(
     "--prompts", type=click.IntRange(1, 16), default=_PROMPTS, show_default=True, metavar="N", help="Bundled prompts."
 )
@@ -101,8 +102,10 @@ def test(name: str | None, **options: Any) -> None:
     """Try one drafter on bundled prompts against plain decoding.
 
     Greedy. Shows how many draft tokens are accepted at each depth, how long drafting and verifying take, and whether
-    the text is the same. Files that can be read in more than one way are tried in each. Without a NAME the one that
-    the weights are for is tested, or the best that fits.
+    the text is the same. Without a NAME the one that the weights are for is tested, or the best that fits.
+
+    Files that can be read in more than one way are tried in each, and the --drafter-option is named that chooses the
+    one that gets most accepted. What --drafter-option settles already is tried in no other way.
 
     With --conformance the drafter goes through every check of the contract, for authors of plugins; exit code 1 says
     that one failed.
@@ -124,26 +127,17 @@ async def _test(session: Session, *, name: str, options: dict[str, Any]) -> dict
         protocol.DrafterTest(
             id=session.client.number(),
             model=protocol.ModelChoice(model=options["model"], device=options["device"], dtype=options["dtype"]),
-            prompts=_prompts(options["prompts"]),
+            prompts=_prompts.varied(_prompts.read(), options["prompts"]),
             drafter=protocol.DrafterChoice(
-                name=name, weights=options["drafter_weights"], tokens=options["draft_tokens"]
+                name=name,
+                weights=options["drafter_weights"],
+                tokens=options["draft_tokens"],
+                options=options["drafter_option"],
             ),
             limit=options["max_tokens"],
             conformance=options["conformance"],
         )
     )
-
-
-def _prompts(count: int) -> list[protocol.BenchPrompt]:
-    """Bundled prompts, of as many categories as there can be."""
-    lines = (files("outrider.assets") / "bench_prompts.jsonl").read_bytes().splitlines()
-    known = [msgspec.json.decode(line, type=protocol.BenchPrompt) for line in lines if line.strip()]
-    turn: dict[str, int] = {}
-    order = []
-    for number, prompt in enumerate(known):
-        turn[prompt.category] = turn.get(prompt.category, 0) + 1
-        order.append((turn[prompt.category], number, prompt))
-    return [prompt for _, _, prompt in sorted(order, key=lambda one: one[:2])[:count]]
 
 
 def _judge(data: dict[str, Any]) -> None:
@@ -160,7 +154,7 @@ def _judge(data: dict[str, Any]) -> None:
             gap = difference["gap"]
             known = "" if gap is None else f", where the two best tokens differ by {gap:.2g} in probability"
             render.say(
-                f"Warning: the answer to {difference['prompt']} differs from the plain one at token "
+                f"Warning: an answer to {difference['prompt']} differs from the plain one at token "
                 f"{difference['token'] + 1}{known}.",
                 "Near-ties can fall the other way through rounding; --dtype fp32 makes them rarer.",
             )

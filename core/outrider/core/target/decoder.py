@@ -5,7 +5,7 @@ Letters: `S` new tokens, `V` vocabulary, `d` width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple, Protocol
@@ -157,13 +157,7 @@ class Decoder:
     @cached_property
     def reads_what_is_there(self) -> bool:
         """Whether still passes read no more rows than there are, so that their `end` costs nothing."""
-        fast = ops.fused(self._scale)
-        mixers = [block.mixer for block in self.weights.blocks]
-        plain = [mixer for mixer in mixers if isinstance(mixer, Attention)]
-        fused = all(
-            fast is not None and mixer.heads is not None and fast.attends(mixer.heads, self.dtype) for mixer in plain
-        )
-        return fused and not any(isinstance(mixer, LatentAttention) for mixer in mixers)
+        return reads_what_is_there([block.mixer for block in self.weights.blocks], self._scale)
 
     def new_cache(self, capacity: int, *, slack: int = SLACK, rings: float = RINGS) -> Cache:
         """Empty states of this model for `capacity` tokens (at most the rope table's rows).
@@ -255,6 +249,18 @@ class Decoder:
         if count in states:
             kept[count] = x
         return x
+
+
+def reads_what_is_there(mixers: Iterable[Mixer], like: Tensor) -> bool:
+    """As `Decoder.reads_what_is_there`, of any mixers; `like` has their dtype and lies on their device."""
+    fast = ops.fused(like)
+    for mixer in mixers:
+        if isinstance(mixer, LatentAttention):
+            return False
+        if isinstance(mixer, Attention):
+            if fast is None or mixer.heads is None or not fast.attends(mixer.heads, like.dtype):
+                return False
+    return True
 
 
 def _maybe(norm: Norm | None, x: Tensor) -> Tensor:

@@ -83,13 +83,23 @@ class Captured:
     logits: Tensor | None = None  # [W, V]
     hidden: Tensor | None = None  # [W, states asked for, d]
     afters: Sequence[tuple[Recurrent, Callable[..., list[Tensor]]]] = ()
+    fresh: bool = True  # has not run yet: the first time pays for the capture
+
+
+def reach(stop: int, whole: int) -> int:
+    """Rows that a pass up to row `stop` reads, of `whole`: the next of a few, since each is captured apart."""
+    end = LEAST_END
+    while end < stop:
+        end *= 2
+    return min(end, whole)
 
 
 class Lane:
-    """Fixed passes over the states of one conversation."""
+    """Fixed passes over the states of one conversation; `lines`: none of them ever holds a tree."""
 
-    def __init__(self, decoder: Decoder, cache: Cache, capture: Capture) -> None:
+    def __init__(self, decoder: Decoder, cache: Cache, capture: Capture, *, lines: bool = False) -> None:
         self.decoder, self.cache, self.capture = decoder, cache, capture
+        self.lines = lines or not cache.trees
         device = decoder.device
         self.base = torch.zeros(1, dtype=torch.int64, device=device)  # committed tokens
         self.root = torch.zeros(1, dtype=torch.int64, device=device)  # the newest token, which has no row yet
@@ -108,12 +118,7 @@ class Lane:
     def end(self, length: int, width: int) -> int:
         """Rows that full attention reads at a length: all of them where that costs nothing, else the next of a few."""
         whole = span(self.cache.capacity)
-        if self.decoder.reads_what_is_there:
-            return whole
-        end = LEAST_END
-        while end < length + width:
-            end *= 2
-        return min(end, whole)
+        return whole if self.decoder.reads_what_is_there else reach(length + width, whole)
 
     @torch.inference_mode()
     def stand(self, length: int, root: int) -> None:
@@ -149,10 +154,10 @@ class Lane:
     def forward(self, ids: Sequence[int], parents: Sequence[int] | None, states: tuple[int, ...]) -> Pass:
         """As `TargetModel.forward` from the committed length on; the results are good until the next pass."""
         width, length = self.width(len(ids)), self.cache.length
-        end, line = self.end(length, width), not self.cache.trees
+        end = self.end(length, width)
 
         def build() -> Captured:
-            made = Captured(Sheet.on(width, self.decoder.device, line=line))
+            made = Captured(Sheet.on(width, self.decoder.device, line=self.lines))
 
             def work() -> None:
                 self.body(made, end, states)

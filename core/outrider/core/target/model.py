@@ -9,7 +9,7 @@ from torch import Tensor
 
 from outrider.core.drafting import ModelInfo
 
-from .capture import Capture, capture_for
+from .capture import Capture, Result, capture_for
 from .decoder import Decoder, Pass
 from .lane import Lane
 from .linear import Form
@@ -117,7 +117,12 @@ class TargetModel:
         keys, values = state.ordered(self.cache.length)[0].transpose(0, 1).chunk(2)
         return keys, values, self.cache.length
 
-    def capture(self, function: Callable[..., Tensor], *examples: Tensor) -> Callable[..., Tensor]:
+    @property
+    def graphs(self) -> Capture | None:
+        """What records passes; None where they run as they are."""
+        return None if self.lane is None else self.lane.capture
+
+    def capture(self, function: Callable[..., Result], *examples: Tensor) -> Callable[..., Result]:
         """A CUDA graph of `function` on a GPU, the function itself elsewhere.
 
         It takes tensors of the examples' shapes, asks the device for no value, and what it writes beside its result lies where
