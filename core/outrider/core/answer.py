@@ -192,7 +192,7 @@ class Answer:
             began = time.perf_counter()
             asked = self._budget(drafter, room)
             done = rounds.run(drafter, asked)
-            self._count(done, asked, drafter.riding if drafter is not None else None)
+            self._count(done, drafter.riding if drafter is not None else None)
             self._emit(done, began)
 
     def _budget(self, drafter: Rider | None, room: int) -> int:
@@ -220,7 +220,7 @@ class Answer:
         control.switch_done(fresh.name if fresh is not None else "none", None)
         return fresh
 
-    def _count(self, done: Round, asked: int, name: str | None) -> None:
+    def _count(self, done: Round, name: str | None) -> None:
         self.passes += 1
         self.proposed += done.proposed
         self.accepted += done.accepted
@@ -228,7 +228,8 @@ class Answer:
         self.timing.draft_s += done.draft_s
         self.timing.verify_s += done.verify_s
         if not done.fresh and (self.passes > 1 or self.policy.plain.n):  # the very first pass pays for warming up
-            self.policy.learn(name or "none", asked, done.proposed, done.accepted, (done.draft_s, done.verify_s))
+            who = done.drafter if done.proposed else name or "none"
+            self.policy.learn(who, done.asked, done.proposed, done.accepted, (done.draft_s, done.verify_s))
 
     def _emit(self, done: Round, began: float | None) -> None:
         tokens, rows = [], []

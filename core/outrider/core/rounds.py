@@ -37,6 +37,7 @@ class Round:
     verify_s: float = 0.0
     total_s: float = 0.0
     fresh: bool = False  # its pass was captured just now, so that the times say nothing
+    asked: int = 0  # draft tokens that were asked for
 
     @property
     def rows(self) -> list[int]:
@@ -81,6 +82,7 @@ class Rounds:
         done = self._verify(rider, guess, (nodes, total))
         ended = time.perf_counter()
         done.draft_s, done.verify_s, done.total_s = drafted - began, done.verify_s - drafted, ended - began
+        done.asked = budget
         return done
 
     def check(self, guess: Guess) -> Round:
@@ -204,6 +206,7 @@ class Rounds:
             verify_s=landed.total_s - landed.draft_s,
             total_s=landed.total_s,
             fresh=landed.fresh,
+            asked=len(landed.guess),
         )
 
     def _accept(self, logits: Tensor, guess: Guess, drafter: Rider | None) -> accept.Verdict:
@@ -254,6 +257,7 @@ class Rounds:
             draft_s=drafted - began,
             verify_s=verified - drafted,
             total_s=time.perf_counter() - began,
+            asked=budget,
         )
 
 
