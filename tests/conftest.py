@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # toys are too small for a second thread, and the machine may be busy
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run where there is no GPU
 
 collect_ignore = ["fixtures"]  # what others would write; `core/test_conformance.py` runs their test on a toy
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What is compiled is shared by all tests and their processes, wherever they move OUTRIDER_HOME."""
+    if hasattr(config, "cache"):
+        os.environ.setdefault("OUTRIDER_BUILDS", str(config.cache.mkdir("builds")))

@@ -84,6 +84,7 @@ def test_the_wheel_holds_one_package_and_nothing_else(tmp_path):
     portions = ("app", "core", "drafters", "assets")
     assert {f"outrider/{portion}/py.typed" for portion in portions} <= set(names)
     assert {"outrider/assets/bench_prompts.jsonl", "outrider/assets/catalogue.toml"} <= set(names)
+    assert {f"outrider/core/target/{name}" for name in ("native.c", "native_attend.c", "native.h")} <= set(names)
     assert not [name for name in names if "test" in name or name.endswith((".pyc", ".part"))]
 
 

@@ -69,6 +69,8 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     """Load the model at `path`. Raises ModelError, BrokenFileError, UsageError, Cancelled."""
     clock = _Clock()
     device = choose_device(choice.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # kernels are launched on the current one
     dtype = choose_dtype(choice.dtype, device)
     checkpoint = open_checkpoint(path)
     try:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from golden import FOLDER, NAMES, decoder, tolerance
 
-from outrider.core.target import where
+from outrider.core.target import ops, where
 from outrider.core.target.families import READERS
 
 pytestmark = pytest.mark.skipif(not NAMES, reason=golden.REASON)
@@ -49,6 +49,14 @@ def test_float32_logits_and_states(name: str) -> None:
     torch.testing.assert_close(final, known["h.final"][0], atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", sorted({"gemma3", "glm4", "gpt_oss", "llama", "qwen3_next"} & set(NAMES)))
+def test_torchs_own_steps(name: str) -> None:
+    """What a machine without a C compiler does."""
+    with ops.only("cpu", None):
+        test_float32_logits_and_states(name)
+        test_pieces_give_what_the_whole_gives(name, 3)
+
+
 def test_long_context(name: str) -> None:
     known = golden.tensors(name)
     model = decoder(FOLDER / name, torch.float32, 150)
@@ -56,7 +64,7 @@ def test_long_context(name: str) -> None:
     torch.testing.assert_close(result.logits, known["long.logits"][0], atol=tolerance(name), rtol=0)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8, 40])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.thorough), 3, 8, 40])
 def test_pieces_give_what_the_whole_gives(name: str, rows: int) -> None:
     known = golden.tensors(name)
     ids = known["input_ids"][0]

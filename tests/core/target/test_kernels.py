@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from outrider.core.weights.grouped import Grouped, pack_nibbles
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
 from outrider.core.target.kernels import ROWS, grouped_linear
+from outrider.core.target.linear import FEW
 
 KINDS = {
     "Q4_1": (4, 32, {"low"}),
@@ -20,6 +23,8 @@ KINDS = {
     "Q5_1": (8, 32, {"low", "unsigned"}),
     "FP8": (8, 64, {"float8"}),
     "int8": (8, 192, set()),
+    "odd group": (4, 24, {"low"}),
+    "odd group of 8": (8, 12, set()),
 }
 
 
@@ -66,3 +71,36 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     whole = grouped_linear(x, weight)
     assert torch.equal(grouped_linear(x[:1], weight), whole[:1])
     assert torch.equal(grouped_linear(x[:5], weight), whole[:5])
+
+
+@pytest.mark.parametrize("rows", [1, 16, 17, 33])
+@pytest.mark.parametrize("kind", ["Q4_1", "int8"])
+def test_taller_tiles_give_the_same(kind: str, rows: int) -> None:
+    """Those of half precision: whole numbers and few of them, so that no sum is rounded whatever adds it up."""
+    weight = weight_of(*KINDS[kind])
+    weight = replace(weight, scale=torch.ones_like(weight.scale), low=None)
+    x = torch.randint(-4, 5, (FEW, 192), generator=torch.Generator().manual_seed(3)).half()
+    whole = grouped_linear(x, weight)
+    assert torch.equal(whole.double(), (x.double() @ weight.expand(torch.float64).T).half().double())
+    assert torch.equal(grouped_linear(x[:rows], weight), whole[:rows])
+
+
+@pytest.mark.parametrize("outputs", [1, 63, 130])
+@pytest.mark.parametrize("columns", [32, 480, 2048])
+def test_odd_sizes_and_parts(outputs: int, columns: int) -> None:
+    """Wide matrices of few outputs are cut along their inputs, some parts may be empty."""
+    weight = weight_of(4, 32, {"low"}, outputs, columns)
+    x = torch.randn(3, columns, generator=torch.Generator().manual_seed(4))
+    want = x.double() @ weight.expand(torch.float64).T
+    assert float((grouped_linear(x, weight) - want).abs().max() / columns**0.5) < 1e-4
+
+
+@pytest.mark.parametrize("columns", [64, 2048])
+def test_bias_and_residual(columns: int) -> None:
+    weight = weight_of(8, 32, set(), 40, columns)
+    g = torch.Generator().manual_seed(5)
+    x, bias, residual = (torch.randn(*shape, generator=g) for shape in ((2, columns), (40,), (2, 40)))
+    plain = grouped_linear(x, weight).double()
+    both = (plain + bias + residual).float()
+    torch.testing.assert_close(grouped_linear(x, weight, bias, residual), both, atol=1e-3, rtol=1e-5)
+    torch.testing.assert_close(grouped_linear(x, weight, bias), (plain + bias).float(), atol=1e-3, rtol=1e-5)

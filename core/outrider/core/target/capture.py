@@ -7,10 +7,12 @@ each time. A capture that fails is not fatal: the function runs as it is, and `t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+Result = TypeVar("Result")
 Job = Callable[[], None]
 
 
@@ -25,10 +27,10 @@ class Capture:
         return work
 
     @torch.inference_mode()
-    def function(self, work: Callable[..., Tensor], examples: Sequence[Tensor]) -> Callable[..., Tensor]:
+    def function(self, work: Callable[..., Result], examples: Sequence[Tensor]) -> Callable[..., Result]:
         """`work`, with tensors of the examples' shapes as arguments; what it gives is good until the next call."""
         places = [example.clone() for example in examples]
-        made: list[Tensor] = []
+        made: list[Result] = []
 
         def once() -> None:
             made[:] = [work(*places)]
@@ -36,9 +38,9 @@ class Capture:
         run = self.job(once)
 
         @torch.inference_mode()
-        def call(*arguments: Tensor) -> Tensor:
+        def call(*arguments: Tensor) -> Result:
             for place, argument in zip(places, arguments, strict=True):
-                place.copy_(argument)
+                place.copy_(argument, non_blocking=True)
             run()
             return made[0]
 

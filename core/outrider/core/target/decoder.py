@@ -5,7 +5,7 @@ Letters: `S` new tokens, `V` vocabulary, `d` width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple, Protocol
@@ -251,16 +251,12 @@ class Decoder:
         return x
 
 
-def reads_what_is_there(mixers: Iterable[Mixer], like: Tensor) -> bool:
+def reads_what_is_there(mixers: Sequence[Mixer], like: Tensor) -> bool:
     """As `Decoder.reads_what_is_there`, of any mixers; `like` has their dtype and lies on their device."""
     fast = ops.fused(like)
-    for mixer in mixers:
-        if isinstance(mixer, LatentAttention):
-            return False
-        if isinstance(mixer, Attention):
-            if fast is None or mixer.heads is None or not fast.attends(mixer.heads, like.dtype):
-                return False
-    return True
+    plain = [mixer.heads for mixer in mixers if isinstance(mixer, Attention)]
+    fused = all(fast is not None and heads is not None and fast.attends(heads, like.dtype) for heads in plain)
+    return fused and not any(isinstance(mixer, LatentAttention) for mixer in mixers)
 
 
 def _maybe(norm: Norm | None, x: Tensor) -> Tensor:

@@ -8,13 +8,16 @@ Letters: `S` tokens, `nk` key heads, `nv` value heads, `dk`, `dv` their sizes, `
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import ops, scan
 from .conv import causal, newest
 from .linear import Linear
 from .norm import Norm
@@ -53,28 +56,39 @@ class DeltaNet:
         exact = memory.dtype
         mixed, inputs = causal(self.qkv(x), past, self.conv)
         q, k, v = F.silu(mixed).split([s.key_heads * s.key_dim] * 2 + [s.value_heads * s.value_dim], -1)
-        repeat = s.value_heads // s.key_heads
-        q = _unit(q.view(rows, -1, s.key_dim).to(exact)).repeat_interleave(repeat, 1) * s.key_dim**-0.5
-        k = _unit(k.view(rows, -1, s.key_dim).to(exact)).repeat_interleave(repeat, 1)  # [S, nv, dk]
+        q = _unit(q.view(rows, -1, s.key_dim).to(exact)) * s.key_dim**-0.5
+        k = _unit(k.view(rows, -1, s.key_dim).to(exact))  # [S, nk, dk]
         v = v.view(rows, -1, s.value_dim).to(exact)  # [S, nv, dv]
         b, a = self.ba(x).to(exact).chunk(2, -1)
         logs = -self.a_log.exp() * F.softplus(a + self.dt_bias)  # [S, nv], of the decay
         keep = s.kernel - 1
         if rows > state.slack:
+            repeat = s.value_heads // s.key_heads
+            q, k = q.repeat_interleave(repeat, 1), k.repeat_interleave(repeat, 1)  # [S, nv, dk]
             y, end = _by_chunks(memory, (q, k, v), b.sigmoid(), logs)
             state.passed(rows, lambda count: [newest(inputs, count, keep), end])
         else:
-            steps = _steps((q, k, v), b.sigmoid(), logs.exp())
-            y, end = _by_tokens(memory, steps, q)
-
-            def after(n: Count) -> list[Tensor]:
-                known = isinstance(n, int) and n == rows
-                return [newest(inputs, n, keep), end if known else _walk(memory, steps, n)[2]]
-
-            state.passed(rows, after)
+            y, then = _few(memory, (q, k, v), b.sigmoid(), logs.exp())
+            state.passed(rows, lambda count: [newest(inputs, count, keep), then(count)])
         y = self.norm(y.to(x.dtype)) * F.silu(self.z(x)).view(rows, -1, s.value_dim)
         y = y.reshape(rows, -1)
         return self.out(y) if residual is None else self.out.plus(y, residual)
+
+
+def _few(
+    memory: Tensor, qkv: tuple[Tensor, ...], beta: Tensor, decay: Tensor
+) -> tuple[Tensor, Callable[[Count], Tensor]]:
+    """Outputs [S, nv, dv] of a pass that may be rolled back, and what makes the memory after its first tokens."""
+    q, k, v = qkv
+    kernels = ops.walker(v)
+    if kernels is not None:
+        walked = kernels.Steps(k, v, decay, beta)
+        return kernels.walk(memory, q, walked), partial(scan.after, kernels, memory, walked)
+    rows, repeat = v.shape[0], v.shape[1] // k.shape[1]
+    q, k = q.repeat_interleave(repeat, 1), k.repeat_interleave(repeat, 1)  # [S, nv, dk]
+    steps = _steps((q, k, v), beta, decay)
+    y, end = _by_tokens(memory, steps, q)
+    return y, lambda count: end if isinstance(count, int) and count == rows else _walk(memory, steps, count)[2]
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -99,6 +99,8 @@ class Linear:
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
         """`residual + self(x)`, in one kernel where there is one."""
+        if x.is_cuda and self.bias is None:
+            return torch.addmm(residual, x, self.weight.t())
         return residual + self(x)
 
 
@@ -206,24 +208,31 @@ class Int8(Linear):
 class Expanding(Linear):
     """Any quantised matrix: by the Triton kernel for few rows on CUDA, else expanded a slice at a time."""
 
-    __slots__ = ("_fused", "_held")
+    __slots__ = ("_fused", "held")
 
     def __init__(self, weight: Grouped, bias: Tensor | None, device: torch.device) -> None:
-        self._held = weight.to(device)
+        self.held = weight.to(device)
         self._fused = device.type == "cuda" and _triton()
         self._set(weight.shape, bias, weight)
 
     def __call__(self, x: Tensor) -> Tensor:
-        held = self._held
+        return self._product(x, None)
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        """`residual + self(x)`, in one kernel where there is one."""
+        return self._product(x, residual)
+
+    def _product(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        held = self.held
         if self._fused and x.shape[0] <= FEW:
             from .kernels import grouped_linear
 
-            y = grouped_linear(x, held)
-        else:
-            step = max(1, _SLICE // self.features[1])
-            slices = (slice(start, start + step) for start in range(0, self.features[0], step))
-            y = torch.cat([F.linear(x, held.lookup(rows).to(x.dtype)) for rows in slices], -1)
-        return y if self.bias is None else y + self.bias
+            return grouped_linear(x, held, self.bias, residual)
+        step = max(1, _SLICE // self.features[1])
+        slices = (slice(start, start + step) for start in range(0, self.features[0], step))
+        y = torch.cat([F.linear(x, held.lookup(rows).to(x.dtype)) for rows in slices], -1)
+        y = y if self.bias is None else y + self.bias
+        return y if residual is None else residual + y
 
 
 class Stacked(Linear):

@@ -9,12 +9,15 @@ Letters: `S` tokens, `H` heads of size `h`, `g` groups that share keys and queri
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import ops, scan
 from .conv import causal, newest
 from .linear import Linear
 from .scan import by_chunks, by_tokens, chunked, fading
@@ -60,14 +63,8 @@ class Mamba:
             y, end = by_chunks(memory, chunked(q), chunked(k), chunked(w), fading(chunked(logs[..., None])))
             state.passed(rows, lambda count: [newest(inputs, count, keep), end])
         else:
-            decay = logs.exp()
-            y, end = by_tokens(memory, q, k, w, decay)
-
-            def after(n: Count) -> list[Tensor]:
-                known = isinstance(n, int) and n == rows
-                return [newest(inputs, n, keep), end if known else by_tokens(memory, q, k, w, decay, n)[1]]
-
-            state.passed(rows, after)
+            y, then = _few(memory, (q, k, w), logs.exp())
+            state.passed(rows, lambda count: [newest(inputs, count, keep), then(count)])
         y = self._gated(y[:rows] + self.skip[:, None] * u, z.to(exact)).to(x.dtype) * self.norm
         return self.out(y) if residual is None else self.out.plus(y, residual)
 
@@ -83,3 +80,19 @@ class Mamba:
         y = y.flatten(1) * F.silu(z)
         grouped = y.view(y.shape[0], self.spec.norm_groups, -1)
         return F.rms_norm(grouped, (grouped.shape[-1],), None, self.eps).flatten(1)
+
+
+def _few(memory: Tensor, qkw: tuple[Tensor, ...], decay: Tensor) -> tuple[Tensor, Callable[[Count], Tensor]]:
+    """Outputs [S, H, h] of a pass that may be rolled back, and what makes the memory after its first tokens."""
+    q, k, w = qkw
+    kernels = ops.walker(w)
+    if kernels is not None:
+        steps = kernels.Steps(k, w, decay, None)
+        return kernels.walk(memory, q, steps), partial(scan.after, kernels, memory, steps)
+    y, end = by_tokens(memory, q, k, w, decay)
+
+    def then(count: Count) -> Tensor:
+        whole = isinstance(count, int) and count == w.shape[0]
+        return end if whole else by_tokens(memory, q, k, w, decay, count)[1]
+
+    return y, then

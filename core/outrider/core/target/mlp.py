@@ -6,14 +6,14 @@ Letters: `S` tokens, `d` width, `I` inner width, `E` experts, `k` chosen experts
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import ops
-from .linear import Linear
+from .linear import FEW, Linear
 from .norm import Norm
 from .spec import Activation, ExpertsSpec
 
@@ -107,12 +107,13 @@ class Router:
 
 @dataclass(slots=True)
 class Experts:
-    """The chosen experts of each token, weighted and added in order of their number; then the shared branch."""
+    """The chosen experts of each token, weighted and added up; then the shared branch."""
 
     router: Router
     experts: Sequence[Dense | Ungated]
     shared: Dense | Ungated | None = None
     shared_gate: Linear | None = None  # d -> 1
+    _known: dict[ops.Fused, ops.Mixture | None] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None, *, still: bool = False) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
@@ -123,8 +124,14 @@ class Experts:
         return y if residual is None else residual + y
 
     def routed(self, x: Tensor, routing: Tensor, *, still: bool = False) -> Tensor:
-        """The experts of `x`, chosen by `routing`, both [S, d]. A still pass cannot ask which ones: all run on all rows."""
+        """The experts of `x`, chosen by `routing`, both [S, d].
+
+        A still pass cannot ask which ones: where the device has no step of its own for that, all run on all rows.
+        """
         weights, chosen = self.router(routing)
+        mixture = self._mixture(x)
+        if mixture is not None:
+            return mixture(x, weights, chosen)
         y = torch.zeros_like(x)
         if still:
             for number, expert in enumerate(self.experts):
@@ -136,3 +143,11 @@ class Experts:
             part = self.experts[expert](x[rows]) * weights[rows, slots, None].to(x.dtype)
             y.index_add_(0, rows, part)
         return y
+
+    def _mixture(self, x: Tensor) -> ops.Mixture | None:
+        fast = ops.fused(x)
+        if fast is None or x.shape[0] > FEW:
+            return None
+        if fast not in self._known:
+            self._known[fast] = fast.mixture(self.experts, x.dtype)
+        return self._known[fast]

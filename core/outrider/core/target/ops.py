@@ -9,9 +9,11 @@ width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -20,9 +22,12 @@ from torch import Tensor
 from .spec import Activation, AttentionSpec
 
 if TYPE_CHECKING:
+    from .mlp import Dense, Ungated
     from .norm import Norm
 
 LOOSE = 64  # rows that a `Sight` can tell apart
+
+Mixture = Callable[[Tensor, Tensor, Tensor], Tensor]  # x [S, d], weights and experts [S, k] -> [S, d]
 
 
 class Sight(NamedTuple):
@@ -56,10 +61,13 @@ class Heads:
     q_norm: Norm | None  # over each head
     k_norm: Norm | None
     sinks: Tensor | None  # [H]
+    kept: dict[torch.dtype, object] = field(default_factory=dict, compare=False, repr=False)  # a backend's own
 
 
 class Fused(Protocol):
     """One device's fused steps. Each equals torch's steps up to rounding; a row's result depends on that row alone."""
+
+    walks: bool  # whether the kernels of `walk` run here
 
     def attends(self, heads: Heads, dtype: torch.dtype) -> bool:
         """Whether `attend` takes such a layer. Asked once for each layer."""
@@ -74,28 +82,74 @@ class Fused(Protocol):
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        """`x / rms(x) * weight` over the last dimension, rounded before and after the weight."""
+        """`x / rms(x) * weight` over the last dimension, rounded as the device's torch does."""
         ...
 
     def gated(self, both: Tensor, activation: Activation) -> Tensor:
         """[S, 2I], gates beside linear halves -> act(gate) * linear [S, I]."""
         ...
 
+    def mixture(self, experts: Sequence[Dense | Ungated], dtype: torch.dtype) -> Mixture | None:
+        """What sends few rows through the experts that each has chosen and adds these up, weighted, in the order of slots.
+
+        None if the backend does not take these experts. Asked once for each layer.
+        """
+        ...
+
 
 _found: dict[str, Fused | None] = {}
+_told: dict[str, str] = {}
 
 
 def fused(x: Tensor) -> Fused | None:
-    """The backend of a tensor's device and dtype, if there is one."""
+    """The backend of a tensor's device and dtype, if there is one. None where gradients are wanted: no backend has them."""
     kind = x.device.type
     if kind not in _found:
         _found[kind] = _find(kind)
     found = _found[kind]
-    return found if found is not None and x.dtype != torch.float64 else None
+    return found if found is not None and x.dtype != torch.float64 and not x.requires_grad else None
+
+
+def walker(x: Tensor) -> ModuleType | None:
+    """The kernels of recurrences on a tensor's device, `walk`; None where tokens are taken one by one with torch's steps."""
+    found = fused(x)
+    if found is None or not found.walks:
+        return None
+    from . import walk
+
+    return walk
 
 
 def _find(kind: str) -> Fused | None:
+    if kind == "cpu":
+        from . import native
+
+        found = native.find()
+        _told[kind] = found if isinstance(found, str) else f"built with {found.compiler}"
+        return None if isinstance(found, str) else found
+    if kind == "cuda":
+        return _cuda()
     return None
+
+
+def _cuda() -> Fused | None:
+    found: Fused | str = "Triton is not installed"
+    if importlib.util.find_spec("triton") is not None:
+        from .fused import find, version
+
+        found = find()
+        _told["cuda"] = version()
+    if isinstance(found, str):
+        _told["cuda"] = found
+        return None
+    return found
+
+
+def told(kind: str) -> tuple[bool, str]:
+    """Whether there is a backend for a kind of device, and how it was made or why there is none."""
+    if kind not in _found:
+        _found[kind] = _find(kind)
+    return _found[kind] is not None, _told.get(kind, "none is known for this device")
 
 
 @contextmanager

@@ -8,7 +8,8 @@ Letters: `S` tokens, `N` chunks, `C` tokens of a chunk, `H` heads, `dk` and `dv`
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,14 @@ def by_tokens(
         memory.mul_(factor).baddbmm_(key, write)
         reads.append(query @ memory)  # [H, 1, dv]
     return torch.stack(reads)[:, :, 0], memory
+
+
+def after(kernels: ModuleType, memory: Tensor, steps: Any, count: Count) -> Tensor:
+    """The memory [H, dk, dv] after the first tokens of a walk of those kernels (`ops.walker`)."""
+    made = torch.empty_like(memory)
+    number = count if isinstance(count, Tensor) else torch.tensor([count], device=memory.device)
+    kernels.settle(memory, steps, number, made)
+    return made
 
 
 def chunked(x: Tensor) -> Tensor:

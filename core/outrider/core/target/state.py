@@ -223,7 +223,8 @@ class Recurrent:
     """A state that is overwritten, [...]: `commit` picks the one after any token of the last pass, or the one before it.
 
     Of a pass wider than the slack only the end is kept: a copy for each token would be far too much. Still passes write what
-    they settle on into tensors that stay where they are, `hold` puts the state there; all other tensors are never written again.
+    they settle on into tensors that stay where they are, `hold` puts the state there. Other tensors are never written again,
+    but those of a captured pass when it runs again.
     """
 
     cut = False
@@ -291,8 +292,8 @@ class Recurrent:
         return True
 
     def snapshot(self, length: int) -> object:
-        """The committed state; a copy of what still passes write to, other tensors are never written again."""
-        return [part.clone() for part in self.now] if self.now is self._held else list(self.now)
+        """The committed state; a copy where captured passes write the same tensors again and again."""
+        return [part.clone() for part in self.now] if self._held else list(self.now)
 
     def restore(self, kept: object, length: int) -> None:
         """Back to a snapshot."""

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
+from outrider.core.target.lane import Lane
+from outrider.core.target.steps import SHORT, Steps, filled
+from outrider.core.target.where import Still
 
 from .build import Parts
 from .heads import Follow
@@ -49,7 +52,16 @@ class Rider:
         self.needs = Needs(hidden=plan.states)
         self.shape = Shape(nodes=TREE if options.tree else plan.drafts, depth=plan.drafts)
         self._rows = parts.network.new_rows()
+        self._steps = self._new_steps()
         self.origin = self.count = 0
+
+    def _new_steps(self) -> Steps | None:
+        """For these rows; None where nothing is captured."""
+        layers, graphs = self._parts.network.layers, self._target.graphs
+        if graphs is None:
+            return None
+        loose = any(layer.sight.window and layer.sight.reading != "slot" for layer in layers)  # too many for a kernel
+        return Steps(graphs, self._rows[0].parts[0], () if loose else [layer.attention for layer in layers])
 
     # ------------------------------------------------------------------ what became true
 
@@ -64,8 +76,21 @@ class Rider:
         if first != self.origin + self.count:
             self.origin, self.count = first, 0
         if step.hidden is not None and states:
-            self._parts.network.keep(step.hidden, self.count, self._rows)
+            self._keep(step.hidden)
             self.count += states
+
+    def _keep(self, states: Tensor) -> None:
+        """The next context rows, from [n, P, d]."""
+        network, steps = self._parts.network, self._steps
+        if steps is None or states.shape[0] > SHORT:
+            network.keep(states, self.count, self._rows)
+            return
+        width = Lane.width(states.shape[0])
+
+        def work(start: Tensor, states: Tensor) -> None:
+            network.keep(states, Still(start, 0), self._rows)
+
+        steps(("keep", width), work, steps.told([self.count]), filled(states, width))
 
     def rewind(self, length: int) -> None:
         """States of the first `length` tokens are still true."""
@@ -84,7 +109,7 @@ class Rider:
     def close(self) -> None:
         """Free the context; the weights go with the last reference."""
         self.reset()
-        self._rows = []
+        self._rows, self._steps = [], None
 
     # ------------------------------------------------------------------ guesses
 
@@ -106,13 +131,26 @@ class Rider:
 
     def block(self, root: int, drafts: int) -> Slots:
         """One pass over the anchor and as many mask tokens as `drafts` tokens need."""
-        parts, plan = self._parts, self._parts.network.plan
-        ids = torch.full((drafts + (not plan.from_anchor),), plan.mask, device=self._target.device)
-        ids[0] = root
-        hidden = parts.network.block(self._embedded(ids), self.count, self._rows)
-        hidden = hidden if plan.from_anchor else hidden[1:]
-        logits = (parts.head or self._target.head)(hidden)
-        return Slots(hidden, logits, parts.follower and parts.follower.follow(hidden, logits))
+        follower, steps = self._parts.follower, self._steps
+        if steps is None:
+            hidden, logits = self._pass(root, drafts, self.count)
+        else:
+            end = steps.end(self.count + drafts + 1, self._rows[0])
+
+            def work(sheet: Tensor) -> tuple[Tensor, Tensor]:
+                return self._pass(sheet[:1], drafts, Still(sheet[1:], end))
+
+            hidden, logits = steps((drafts, end), work, steps.told([root, self.count]))
+        return Slots(hidden, logits, follower and follower.follow(hidden, logits))
+
+    def _pass(self, root: int | Tensor, drafts: int, start: int | Still) -> tuple[Tensor, Tensor]:
+        """States [n, d] and logits [n, Vd] of the drafting slots behind `start` context rows."""
+        network, head = self._parts.network, self._parts.head or self._target.head
+        ids = torch.full((drafts + (not network.plan.from_anchor),), network.plan.mask, device=self._target.device)
+        ids[:1] = root
+        hidden = network.block(self._embedded(ids), start, self._rows)
+        hidden = hidden if network.plan.from_anchor else hidden[1:]
+        return hidden, head(hidden)
 
     def _embedded(self, ids: Tensor) -> Tensor:
         """[B] -> [B, d]. A target that norms its embeddings shows its drafter the rows before that."""

@@ -22,9 +22,10 @@ from outrider.core.target.attention import Attention
 from outrider.core.target.linear import Linear
 from outrider.core.target.mlp import Dense
 from outrider.core.target.norm import Norm
+from outrider.core.target.ops import LOOSE
 from outrider.core.target.rope import rotate_
 from outrider.core.target.state import Room, Rows
-from outrider.core.target.where import Tables, Tree, Where
+from outrider.core.target.where import Still, Tables, Tree, Where
 
 from .format import Plan, Sight
 
@@ -109,7 +110,7 @@ class Network:
         return [rows for rows in made if isinstance(rows, Rows)]
 
     @torch.inference_mode()
-    def keep(self, states: Tensor, start: int, rows: list[Rows]) -> None:
+    def keep(self, states: Tensor, start: int | Still, rows: list[Rows]) -> None:
         """Target states [n, P, d] of committed tokens become the context rows from `start` on."""
         fused = self.fuse_norm(self.fuse(states.flatten(1).to(self.device, self.dtype)))
         where = Where(start, states.shape[0], self.tables, self.dtype, self.device)
@@ -117,29 +118,36 @@ class Network:
             layer.keep(fused, where, kept)
 
     @torch.inference_mode()
-    def block(self, x: Tensor, count: int, rows: list[Rows]) -> Tensor:
-        """Slots [B, d], embedded, behind `count` context rows -> their states [B, d] behind the last norm."""
+    def block(self, x: Tensor, start: int | Still, rows: list[Rows]) -> Tensor:
+        """Slots [B, d], embedded, behind `start` context rows -> their states [B, d] behind the last norm."""
         places: dict[Sight, Where] = {}
+        count = start.base if isinstance(start, Still) else start
         for layer, kept in zip(self.layers, rows, strict=True):
             sight = layer.sight
             if sight not in places:
                 tree = tree_of(sight, count, x.shape[0], self.device)
-                places[sight] = Where(count, x.shape[0], self.tables, self.dtype, self.device, tree)
+                places[sight] = Where(start, x.shape[0], self.tables, self.dtype, self.device, tree)
             x = layer(x, places[sight], kept)
         return self.norm(x)
 
 
-def tree_of(sight: Sight, count: int, slots: int, device: torch.device) -> Tree:
+def tree_of(sight: Sight, count: int | Tensor, slots: int, device: torch.device) -> Tree:
     """Whom `slots` behind `count` context rows see; a block is never longer than a window, so its slots see each other.
 
     A window that ends at the anchor leaves the same W context rows to every slot: these are given as loose rows at the
-    anchor's position, where the window of no slot ends before them, and all that lies below them is outside it.
+    anchor's position, where the window of no slot ends before them, and all that lies below them is outside it. Where only
+    the device knows `count`, [1], they begin so far before it even where the context does not: more than a kernel takes.
     """
     offsets = torch.arange(slots, device=device)
     behind = offsets - offsets[:, None]  # [B, B] how far a column stands behind a row
     seen = behind <= 0 if sight.causal else torch.ones_like(behind, dtype=torch.bool)
     if sight.reading == "slot" or not sight.window:
         return Tree(count, offsets + count, seen)
+    if isinstance(count, Tensor):
+        before = max(sight.window, LOOSE)
+        ahead = torch.arange(-before, slots, device=device)  # [T]
+        near = (ahead[:before] >= -sight.window).expand(slots, -1)
+        return Tree(count - before, count + ahead.clamp(min=0), torch.cat((near, seen), 1))
     base = max(0, count - sight.window)
     open_ = torch.ones(slots, count - base, dtype=torch.bool, device=device)
     positions = torch.cat((torch.full((count - base,), count, device=device), offsets + count))

@@ -18,6 +18,7 @@ from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs,
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from outrider.core.target.capture import Capture
     from outrider.core.target.decoder import Decoder
 
     from .vocabulary import Bridge
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 MOST = 32  # tokens of a draft
 SLACK = 64  # positions beyond the target's context that a draft may reach
 CHUNK = 512  # tokens of one catch-up pass
+SHORT = 17  # and of one that takes the lane, where there is one; so many are filled up to a fixed number
 LEAST_SHARED = 0.5  # share of the draft model's tokens that the target must have too
 
 
@@ -74,7 +76,7 @@ class DraftModel:
         finally:
             checkpoint.close()
         bridge = None if same else _bridge(target.info, Path(match.weights))
-        return Rider(decoder, capacity, target.info.vocab, bridge)
+        return Rider(decoder, capacity, target.info.vocab, bridge, target.graphs)
 
 
 def _shared(model: ModelInfo, path: Path) -> float:
@@ -97,12 +99,23 @@ class Rider:
     needs = Needs()
     shape = Shape(nodes=MOST, depth=MOST)
 
-    def __init__(self, decoder: Decoder, capacity: int, vocab: int, bridge: Bridge | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        capacity: int,
+        vocab: int,
+        bridge: Bridge | None = None,
+        graphs: Capture | None = None,
+    ) -> None:
+        from outrider.core.target.lane import Lane
+
         self._decoder = decoder
         self._capacity = capacity
         self._vocab = vocab
         self._bridge = bridge  # None: the ids are the same
+        self._graphs = graphs
         self._cache = decoder.new_cache(capacity)
+        self._lane = None if graphs is None else Lane(decoder, self._cache, graphs, lines=True)
         self._lost = False  # whether the last draft came to nothing because its logits were no numbers
         self._seen: list[int] = []  # ids whose K/V lie in the cache, drafts of the last round included
 
@@ -119,7 +132,7 @@ class Rider:
 
     def fork(self) -> Rider:
         """Same weights, empty cache; it catches up by itself."""
-        return Rider(self._decoder, self._capacity, self._vocab, self._bridge)
+        return Rider(self._decoder, self._capacity, self._vocab, self._bridge, self._graphs)
 
     def close(self) -> None:
         """Free the cache; the weights go with the last reference."""
@@ -186,10 +199,13 @@ class Rider:
     def _pass(self, ids: list[int]) -> Tensor:
         import torch
 
-        result = self._decoder.run(torch.tensor(ids, device=self._decoder.device), self._cache, last=True)
+        if self._lane is not None and len(ids) <= SHORT <= self._capacity - len(self._seen):
+            result = self._lane.forward(ids, None, ())
+        else:
+            result = self._decoder.run(torch.tensor(ids, device=self._decoder.device), self._cache, last=True)
         self._seen.extend(ids)
         self._cache.commit(len(self._seen))
-        return result.logits[0]
+        return result.logits[-1]
 
     def _in_own_ids(self, tokens: Sequence[int]) -> list[int]:
         return list(tokens) if self._bridge is None else self._bridge.draft_ids(tokens)

@@ -74,7 +74,7 @@ class Eagle:
         from .network import load
         from .parallel import Parallel
         from .readings import read_as, states_read
-        from .trail import Trail
+        from .trail import MOST, Trail
 
         assert match.weights is not None
         style = _style(options)
@@ -93,9 +93,9 @@ class Eagle:
         states = states_read(container, target.info, options)
         if parallel or (style.tree == "auto" and not target.trees):
             style = replace(style, tree="chain")
-        room = Room(target.context + style.scratch, target.dtype, target.device)
+        room = Room(target.context + max(MOST, style.scratch), target.dtype, target.device)
         make = Parallel if parallel else Rider
-        return make(network, Trail(network, room), states, target.info.vocab, style)
+        return make(network, Trail(network, room, target.graphs), states, target.info.vocab, style)
 
 
 def _style(options: Mapping[str, object]) -> Style:

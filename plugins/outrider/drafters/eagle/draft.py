@@ -101,12 +101,10 @@ class Rider:
 
     def _chain(self, context: Context, feature: Tensor, count: int) -> Draft | None:
         """`count` tokens, drawn as the target would draw them, or from the `draft` stream with `probs` [n, V]."""
-        network, trail, position = self._network, self._trail, len(context.tokens)
-        depths, seen = torch.arange(1, count + 1), torch.ones(1, count, dtype=torch.bool)
+        trail, position, logits = self._trail, len(context.tokens), self._network.logits(feature)  # [1, Vd]
         path: list[int] = []
         laws: list[Tensor] = []
         while True:
-            logits = network.logits(feature)  # [1, Vd]
             if not bool(logits.isfinite().all()):
                 return None
             row = self._in_target_ids(logits[0])  # [V]
@@ -116,11 +114,9 @@ class Rider:
                 path.append(context.rng(position + len(path)).draw(law))
             else:
                 path.append(int(context.sample(row[None], position + len(path), path)[0]))
-            done = len(path)
-            if done == count:
+            if len(path) == count:
                 return Draft(torch.tensor(path), probs=torch.stack(laws) if laws else None)
-            newest = torch.tensor(path[-1:], device=feature.device)
-            feature = trail.scratch(newest, network.fed_back(feature), depths[:done], seen[:, :done])
+            feature, logits = trail.follow(path[-1], feature, len(path))
 
     def _tree(self, feature: Tensor, count: int) -> Draft | None:
         """EAGLE-2: follow the k likeliest nodes of every level, then keep the `count` likeliest of all that were seen."""

@@ -7,6 +7,8 @@ fed-back states and never kept.
 
 P-EAGLE drafts from one pass: behind the rows of tokens go masked ones, which stand for tokens that nobody knows yet.
 
+Where there are graphs, short passes are filled up to a fixed width `W` and captured; what fills them is scratch.
+
 Letters: `S` rows, `T` scratch rows, `n` states read, `D` width of the target, `d` of the draft.
 """
 
@@ -19,12 +21,16 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Step
+from outrider.core.target.capture import Capture
+from outrider.core.target.lane import Lane
 from outrider.core.target.state import Room, Rows
-from outrider.core.target.where import Tree, Where
+from outrider.core.target.steps import Steps, filled
+from outrider.core.target.where import Still, Tree, Where
 
 from .network import Network
 
 CHUNK = 512  # rows of one pass; fewer wait until a draft is asked for
+MOST = 64  # rows of a captured pass, and scratch rows that it may fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +50,12 @@ class Heard:
 class Trail:
     """Rows of one conversation, `capacity` with scratch."""
 
-    def __init__(self, network: Network, room: Room) -> None:
-        self._network, self._room = network, room
-        made = [block.attention.new_state(room) for block in network.blocks]
+    def __init__(self, network: Network, room: Room, graphs: Capture | None = None) -> None:
+        self._network, self._room, self._graphs = network, room, graphs
+        mixers = [block.attention for block in network.blocks]
+        made = [mixer.new_state(room) for mixer in mixers]
         self._rows = [rows for rows in made if isinstance(rows, Rows)]  # all of them
+        self._steps = None if graphs is None else Steps(graphs, self._rows[0].parts[0], mixers)
         self.clear()
 
     def clear(self) -> None:
@@ -75,7 +83,7 @@ class Trail:
 
     def fork(self) -> Trail:
         """A copy that goes its own way."""
-        copy = Trail(self._network, self._room)
+        copy = Trail(self._network, self._room, self._graphs)
         for ours, theirs in zip(self._parts(), copy._parts(), strict=True):
             theirs.copy_(ours)
         copy._positions, copy._waiting = list(self._positions), list(self._waiting)
@@ -124,6 +132,26 @@ class Trail:
             return newest
         return torch.cat((newest, made[-masked:]))
 
+    def follow(self, token: int, feature: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+        """Feature [1, d] and logits [1, Vd] behind a token that was guessed from `feature` [1, d].
+
+        It stands `depth` places below the newest token, in the scratch row behind those of the guesses before it.
+        """
+        network = self._network
+        if self._steps is None:
+            ids, depths = torch.tensor([token], device=feature.device), torch.arange(1, depth + 1)
+            made = self.scratch(ids, network.fed_back(feature), depths, torch.ones(1, depth, dtype=torch.bool))
+            return made, network.logits(made)
+        base = len(self._positions) + depth - 1
+        end = self._steps.end(base + 1, self._rows[0])
+
+        def work(sheet: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            made = self._still(sheet, end, network.fed_back(state))
+            return made, network.logits(made)
+
+        sheet = self._steps.told([token, self._positions[-1] + depth, base])
+        return self._steps(("step", end), work, sheet, feature)
+
     def scratch(self, ids: Tensor, states: Tensor, depths: Tensor, seen: Tensor) -> Tensor:
         """Features [S, d] of guessed tokens [S] with states [S, d], written behind the scratch rows of this draft.
 
@@ -148,17 +176,39 @@ class Trail:
         if not known and not (masked and self._positions):
             return None
         network, device, dtype = self._network, self._room.device, self._room.dtype
-        ids = [some.tokens.to(device) for some in waiting]
+        ids = [token for some in waiting for token in some.tokens.tolist()]
         states = [network.entry.fuse(some.states.to(device, dtype)) for some in waiting]
         if masked and network.mask is not None:
             newest = (at or self._positions)[-1]
             at += range(newest + 1, newest + 1 + masked)
-            ids.append(torch.full((masked,), network.mask.token, device=device))
+            ids += [network.mask.token] * masked
             states.append(network.mask.state.expand(masked, -1))
-        seen = torch.ones(len(at), len(at), dtype=torch.bool, device=device).tril()
-        made = self._pass(torch.cat(ids), torch.cat(states), torch.tensor(at, device=device), seen)
+        made = self._line(ids, torch.cat(states), at)
         self._before = len(self._positions)
         self._positions += at[:known]
         if known:
-            self._feature = made[known - 1 : known]
+            self._feature = made[known - 1 : known].clone()
         return made
+
+    def _line(self, ids: list[int], states: Tensor, at: list[int]) -> Tensor:
+        """Features [S, d] of tokens at ascending positions, which do not see those behind them."""
+        device, base, steps = self._room.device, len(self._positions), self._steps
+        if steps is None or len(ids) > MOST:
+            seen = torch.ones(len(ids), len(ids), dtype=torch.bool, device=device).tril()
+            return self._pass(torch.tensor(ids, device=device), states, torch.tensor(at, device=device), seen)
+        width = Lane.width(len(ids))
+        end, more = steps.end(base + width, self._rows[0]), width - len(ids)
+        sheet = steps.told([*ids, *ids[-1:] * more, *at, *at[-1:] * more, base])
+
+        def work(sheet: Tensor, states: Tensor) -> Tensor:
+            return self._still(sheet, end, states)
+
+        return steps(("line", width, end), work, sheet, filled(states, width))[: len(ids)]
+
+    def _still(self, sheet: Tensor, end: int, states: Tensor) -> Tensor:
+        """As `_line` from a row on that only the device knows; `sheet` [2 W + 1]: tokens, positions, and that row."""
+        rows, network = states.shape[0], self._network
+        ids, positions, base = sheet.split((rows, rows, 1))
+        tree = Tree(base, positions, torch.ones(rows, rows, dtype=torch.bool, device=sheet.device).tril())
+        where = Where(Still(base, end), rows, network.tables, self._room.dtype, self._room.device, tree)
+        return network(ids, states, where, self._rows)

@@ -70,14 +70,18 @@ class MedusaHeads:
     def __init__(self, target: Target, heads: Sequence[Head]) -> None:
         self._target, self._heads = target, tuple(heads)
         self.state, self.count = target.info.layers, len(heads)
+        self._said: dict[int, Callable[[Tensor], Tensor]] = {}  # by how many heads speak, captured
 
     def memory(self) -> Memory:
         """As `Speaker`."""
         return Newest(self._target.norm)
 
     def logits(self, state: Tensor, heads: int) -> Tensor:
-        """What the first `heads` heads say: [heads, V]."""
-        return torch.cat([head(state) for head in self._heads[:heads]])
+        """What the first `heads` heads say, good until the next call: [heads, V]."""
+        if heads not in self._said:
+            some = self._heads[:heads]
+            self._said[heads] = self._target.capture(lambda state: torch.cat([head(state) for head in some]), state)
+        return self._said[heads](state)
 
     def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
         """As `Speaker`."""

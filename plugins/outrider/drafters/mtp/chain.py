@@ -4,6 +4,8 @@ Source: DeepSeek-V3 (arXiv 2412.19437), section 2.2. Layer k predicts token p + 
 the state that layer k - 1 made of row p, the target's normed state for the first. A single layer is applied again and again;
 of several, each serves one depth, as they were trained.
 
+Where there are graphs, short passes are filled up to a fixed width `W` and captured; the rows that fill them are scratch.
+
 Letters: `S` rows of a pass, `d` width, `V` vocabulary, `M` prediction layers.
 """
 
@@ -13,17 +15,20 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
 from outrider.core.target.decoder import Block
+from outrider.core.target.lane import Lane
 from outrider.core.target.linear import Linear
 from outrider.core.target.norm import Norm
 from outrider.core.target.spec import TargetSpec
-from outrider.core.target.state import SLACK, Room
-from outrider.core.target.where import Tables, Where
+from outrider.core.target.state import SLACK, Room, Rows
+from outrider.core.target.steps import SHORT, Steps, filled
+from outrider.core.target.where import Still, Tables, Where
 
 from .memory import CHUNK, Memory
 from .picks import Picks
@@ -52,6 +57,14 @@ class Layer:
         return self.block.run(x, where, state, self.spec)  # type: ignore[arg-type]
 
 
+class Made(NamedTuple):
+    """What a layer made of its last row."""
+
+    read: Tensor  # [1, d] for the head
+    back: Tensor  # [1, d] that is fed back
+    logits: Tensor | None = None  # [1, V]; None: not made yet
+
+
 class Chain:
     """Follows one conversation; the layers' rows are fed when a draft is asked for, or when many wait.
 
@@ -73,6 +86,14 @@ class Chain:
         self._inputs = [empty.new_zeros(room.capacity, target.info.width) for _ in layers[1:]]
         self._memory = Memory()
         self._later = [0] * (len(layers) - 1)  # rows fed to each further layer
+        self._steps = self._new_steps()
+
+    def _new_steps(self) -> Steps | None:
+        """For these rows; None where nothing is captured."""
+        graphs, mixers = self._target.graphs, [layer.block.mixer for layer in self._layers]
+        if graphs is None or not all(isinstance(state, Rows) for state in self._states):
+            return None
+        return Steps(graphs, torch.zeros(0, dtype=self._target.dtype, device=self._target.device), mixers)
 
     def reset(self) -> None:
         """Forget the conversation."""
@@ -100,11 +121,12 @@ class Chain:
         other._memory = self._memory.copy()
         other._states, other._inputs = copy.deepcopy((self._states, self._inputs))
         other._later = list(self._later)
+        other._steps = other._new_steps()
         return other
 
     def close(self) -> None:
         """Let go of weights and rows."""
-        self._layers, self._states, self._inputs = (), [], []
+        self._layers, self._states, self._inputs, self._steps = (), [], [], None
         self._memory.clear()
 
     def propose(self, context: Context) -> Draft | None:
@@ -113,25 +135,29 @@ class Chain:
             return None
         self._memory.again()
         count = min(context.nodes, self.shape.nodes)
-        picks, (read, state) = Picks(context), self._feed()
-        while picks.add(self._target.head(read)[0]) and len(picks.path) < count:
-            read, state = self._ahead(picks.path, state)
+        picks, made = Picks(context), self._feed()
+        while picks.add(self._logits(made)) and len(picks.path) < count:
+            made = self._ahead(picks.path, made.back)
         return picks.draft()
 
-    def _feed(self) -> tuple[Tensor, Tensor]:
-        """Feed the rows that wait to the first layer; of the last what the head reads, and what is fed back, both [1, d]."""
-        memory, made = self._memory, (torch.empty(0), torch.empty(0))
+    def _logits(self, made: Made) -> Tensor:
+        """[V]."""
+        return self._target.head(made.read)[0] if made.logits is None else made.logits[0]
+
+    def _feed(self) -> Made:
+        """Feed the rows that wait to the first layer; what it made of the last."""
+        memory, made = self._memory, Made(torch.empty(0), torch.empty(0))
         while memory.waiting:
             first, count = memory.fed, min(CHUNK, memory.waiting)
             made = self._pass(0, first, memory.tokens[first + 1 : first + 1 + count], memory.take(count))
         return made
 
-    def _ahead(self, path: Sequence[int], state: Tensor) -> tuple[Tensor, Tensor]:
+    def _ahead(self, path: Sequence[int], state: Tensor) -> Made:
         """The same for the token behind `path`; `state` [1, d] is what was fed back for its last."""
         rows, depth = self._memory.rows, len(path)
         if len(self._layers) == 1:
             return self._pass(0, rows - 1 + depth, path[-1:], state)
-        ids, made = [*self._memory.tokens, *path], (state, state)
+        ids, made = [*self._memory.tokens, *path], Made(state, state)
         for first in range(self._later[depth - 1], rows, CHUNK):
             stop = min(first + CHUNK, rows)
             hidden = self._inputs[depth - 1][first:stop]
@@ -140,13 +166,35 @@ class Chain:
         return made
 
     @torch.inference_mode()
-    def _pass(self, layer: int, first: int, ids: Sequence[int], hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows from `first` on through one layer: next tokens [S] and states [S, d] -> as `_feed`, of the last row."""
+    def _pass(self, layer: int, first: int, ids: Sequence[int], hidden: Tensor) -> Made:
+        """Rows from `first` on through one layer: next tokens [S] and states [S, d] -> what came of the last."""
+        if self._steps is not None and len(ids) <= SHORT and not self._memory.holes:
+            return self._still(self._steps, layer, first, ids, hidden)
         where = self._memory.where(first, len(ids), self._tables, hidden)
-        embedded = self._target.embed(torch.tensor(ids, device=hidden.device))
-        made = self._layers[layer](embedded, hidden, where, self._states[layer])
+        read, back = self._through(layer, torch.tensor(ids, device=hidden.device), hidden, where)
+        return Made(read[-1:], back[-1:])
+
+    def _still(self, steps: Steps, layer: int, first: int, ids: Sequence[int], hidden: Tensor) -> Made:
+        """The same, captured, with the logits."""
+        rows, count = self._states[layer], len(ids)
+        assert isinstance(rows, Rows)
+        width = Lane.width(count)
+        end = steps.end(first + width, rows)
+
+        def work(sheet: Tensor, hidden: Tensor) -> Made:
+            ids, base, last = sheet.split((width, 1, 1))
+            where = Where(Still(base, end), width, self._tables, hidden.dtype, hidden.device)
+            read, back = (part[last] for part in self._through(layer, ids, hidden, where))
+            return Made(read, back, self._target.head(read))
+
+        sheet = steps.told([*ids, *[0] * (width - count), first, count - 1])
+        return steps((layer, width, end), work, sheet, filled(hidden, width))
+
+    def _through(self, layer: int, ids: Tensor, hidden: Tensor, where: Where) -> tuple[Tensor, Tensor]:
+        """What the head reads and what is fed back, both [S, d]; the latter is kept for the next layer."""
+        made = self._layers[layer](self._target.embed(ids), hidden, where, self._states[layer])
         read = self._layers[layer].out_norm(made)
         back = made if self._prenorm else read
         if layer < len(self._inputs):
-            self._inputs[layer][first : first + len(ids)] = back
-        return read[-1:], back[-1:]
+            self._inputs[layer].index_copy_(0, where.index, back)
+        return read, back

@@ -25,10 +25,12 @@ from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.target.build import Builder
 from outrider.core.target.decoder import Block
 from outrider.core.target.families import read_spec
+from outrider.core.target.lane import Lane
 from outrider.core.target.load import tables
 from outrider.core.target.spec import AttentionSpec, LayerSpec, TargetSpec
-from outrider.core.target.state import SLACK, Room
-from outrider.core.target.where import Tables
+from outrider.core.target.state import SLACK, Room, Rows
+from outrider.core.target.steps import SHORT, Steps, filled
+from outrider.core.target.where import Still, Tables, Where
 from outrider.core.weights.pickled import read_pickled
 from outrider.core.weights.stored import as_weights
 
@@ -49,6 +51,14 @@ class Heads:
         room = Room(target.context + SLACK, target.dtype, target.device)
         self._states = [block.mixer.new_state(room) for block in blocks]
         self._memory = Memory()
+        self._steps = self._new_steps()
+
+    def _new_steps(self) -> Steps | None:
+        """For these rows; None where nothing is captured."""
+        graphs, mixers = self._target.graphs, [block.mixer for block in self._blocks]
+        if graphs is None or not all(isinstance(state, Rows) for state in self._states):
+            return None
+        return Steps(graphs, torch.zeros(0, dtype=self._target.dtype, device=self._target.device), mixers)
 
     def reset(self) -> None:
         """Forget the conversation."""
@@ -70,11 +80,12 @@ class Heads:
         """Same weights, a copy of the rows."""
         other = copy.copy(self)
         other._memory, other._states = self._memory.copy(), copy.deepcopy(self._states)
+        other._steps = other._new_steps()
         return other
 
     def close(self) -> None:
         """Let go of weights and rows."""
-        self._blocks, self._states = (), []
+        self._blocks, self._states, self._steps = (), [], None
         self._memory.clear()
 
     def propose(self, context: Context) -> Draft | None:
@@ -98,10 +109,31 @@ class Heads:
         memory, last = self._memory, torch.empty(0)
         while memory.waiting:
             first, hidden = memory.fed, memory.take(min(CHUNK, memory.waiting))
-            where = memory.where(first, hidden.shape[0], self._tables, hidden)
-            pairs = zip(self._blocks, self._states, strict=True)
-            last = torch.cat([block.run(hidden, where, state, self._spec)[-1:] for block, state in pairs])
+            if self._steps is not None and hidden.shape[0] <= SHORT and not memory.holes:
+                last = self._still(self._steps, first, hidden)
+            else:
+                where = memory.where(first, hidden.shape[0], self._tables, hidden)
+                last = torch.cat([made[-1:] for made in self._through(hidden, where)])
         return last
+
+    def _still(self, steps: Steps, first: int, hidden: Tensor) -> Tensor:
+        """What the heads make of the last of states [S, d] from row `first` on, [heads, d], captured."""
+        rows, count = self._states[0], hidden.shape[0]
+        assert isinstance(rows, Rows)
+        width = Lane.width(count)
+        end = steps.end(first + width, rows)
+
+        def work(sheet: Tensor, hidden: Tensor) -> Tensor:
+            base, last = sheet.split(1)
+            where = Where(Still(base, end), width, self._tables, hidden.dtype, hidden.device)
+            return torch.cat([made[last] for made in self._through(hidden, where)])
+
+        return steps((width, end), work, steps.told([first, count - 1]), filled(hidden, width))
+
+    def _through(self, hidden: Tensor, where: Where) -> list[Tensor]:
+        """[S, d] of each head."""
+        pairs = zip(self._blocks, self._states, strict=True)
+        return [block.run(hidden, where, state, self._spec) for block, state in pairs]
 
 
 class _Meta:

@@ -105,7 +105,7 @@ class Memory:
         """The pass over rows `first` to `first + count`, which sees no hole; `like` tells dtype and device."""
         tree = None
         if self.holes:
-            base, stop = self.holes[0].start, first + count
+            base, stop = min(first, self.holes[0].start), first + count
             positions = torch.arange(base, stop, device=like.device)
             seen = positions <= positions[first - base :, None]  # [S, T]
             for hole in self.holes:

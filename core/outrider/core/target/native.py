@@ -1,0 +1,202 @@
+"""The fused steps of a CPU, in C: norms, gates, and attention of passes that decode. `compiled` builds them.
+
+bf16 is rounded where torch rounds it; sums are made in fp32 in an order that hangs on a row alone.
+
+Letters: `S` rows, `I` inner width, `H` query heads, `K` key/value heads, `h` head size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import c_float, c_int, c_long, c_void_p
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import compiled
+from .norm import Norm
+from .ops import Heads, Place, Sight
+from .spec import Activation, AttentionSpec
+
+if TYPE_CHECKING:
+    from .mlp import Dense, Ungated
+
+_HALF = {torch.bfloat16: 1, torch.float32: 0}
+_KINDS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1, "clamped": 2}
+_WIDEST, _STEP = 256, 16  # head sizes: the largest, and what all are multiples of
+_GROUP = 64  # the most queries of a key head
+_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_attend.c", "native.h")]
+
+
+class _Layer(ctypes.Structure):
+    """`struct layer` of the source."""
+
+    _fields_ = (
+        *((name, c_long) for name in ("heads", "kv_heads", "head", "window", "reads", "q_normed", "k_normed")),
+        *((name, c_void_p) for name in ("q_weight", "k_weight", "sinks")),
+        *((name, c_float) for name in ("scale", "q_eps", "k_eps")),
+    )
+
+
+class _Known(NamedTuple):
+    """A layer as C reads it, and what it points to."""
+
+    address: int
+    width: int
+    layer: _Layer
+    held: tuple[Tensor | None, ...]
+
+
+class Native:
+    """`ops.Fused` by a library that `compiled` has built."""
+
+    walks = False
+
+    def __init__(self, library: ctypes.CDLL, compiler: str, parallel: int = 0) -> None:
+        """`parallel`: address of the GOMP_parallel that spreads long work over threads; 0: one thread."""
+        self.compiler = compiler
+        library.use_threads.argtypes = (c_void_p,)
+        library.use_threads(parallel or None)
+        self._norm, self._gated, self._attend = library.rms_norm, library.gated, library.attend
+        self._norm.argtypes = (c_void_p, c_void_p, c_void_p, c_long, c_long, c_float, c_int, c_long)
+        self._gated.argtypes = (c_void_p, c_void_p, c_long, c_long, c_int, c_int, c_long)
+        self._norm.restype = self._gated.restype = None
+        pointers = (c_void_p,) * 5
+        self._attend.argtypes = (
+            *(c_void_p, c_void_p, c_long, c_void_p, c_void_p, c_long),
+            *(*pointers, c_long, c_void_p, c_long, c_void_p, c_int, c_long),
+        )
+
+    def attends(self, heads: Heads, dtype: torch.dtype) -> bool:
+        """As `ops.Fused`: heads of a multiple of 16 up to 256."""
+        spec = heads.spec
+        plain = all(norm is None or not norm.centred for norm in (heads.q_norm, heads.k_norm))
+        fits = spec.head_dim % _STEP == 0 and spec.head_dim <= _WIDEST and spec.heads <= _GROUP * spec.kv_heads
+        return dtype in _HALF and plain and fits
+
+    def attend(self, mixed: Tensor, kv: Tensor, heads: Heads, place: Place) -> Tensor:
+        """As `ops.Fused`."""
+        known = heads.kept.get(mixed.dtype)
+        if known is None:
+            known = heads.kept[mixed.dtype] = _known(heads, mixed.dtype)
+        assert isinstance(known, _Known)
+        rows, sight, cos, sin = mixed.shape[0], place.sight, place.cos, place.sin
+        out = torch.empty(rows, known.width, dtype=mixed.dtype)
+        failed = self._attend(
+            known.address,
+            mixed.data_ptr(),
+            mixed.stride(0),
+            kv.data_ptr(),
+            place.slots.data_ptr(),
+            place.ring,
+            None if cos is None else cos.data_ptr(),
+            None if sin is None else sin.data_ptr(),
+            sight.base.data_ptr(),
+            sight.positions.data_ptr(),
+            sight.loose.data_ptr(),
+            sight.loose.shape[0],
+            sight.bits.data_ptr(),
+            rows,
+            out.data_ptr(),
+            _HALF[mixed.dtype],
+            torch.get_num_threads(),
+        )
+        if failed:
+            raise MemoryError(f"no memory for the scores of {rows} rows")
+        return out
+
+    def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        """As `ops.Fused`."""
+        half, width = _HALF.get(x.dtype), x.shape[-1]
+        if half is None or (weight is not None and weight.dtype != x.dtype):
+            return F.rms_norm(x, (width,), weight, eps)
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        at = None if weight is None else weight.data_ptr()
+        rows = x.numel() // width
+        self._norm(x.data_ptr(), at, out.data_ptr(), rows, width, eps, half, torch.get_num_threads())
+        return out
+
+    def gated(self, both: Tensor, activation: Activation) -> Tensor:
+        """As `ops.Fused`."""
+        half = _HALF.get(both.dtype)
+        if half is None:
+            from .mlp import ACTIVATIONS
+
+            return ACTIVATIONS[activation](*both.chunk(2, -1))
+        rows, width = both.shape[0], both.shape[1] // 2
+        both = both.contiguous()
+        out = torch.empty(rows, width, dtype=both.dtype)
+        kind = _KINDS[activation]
+        self._gated(both.data_ptr(), out.data_ptr(), rows, width, kind, half, torch.get_num_threads())
+        return out
+
+    def mixture(self, experts: Sequence[Dense | Ungated], dtype: torch.dtype) -> None:
+        """As `ops.Fused`: none, a CPU knows at once which experts were chosen."""
+
+
+def _known(heads: Heads, dtype: torch.dtype) -> _Known:
+    spec, q, k = heads.spec, heads.q_norm, heads.k_norm
+    weights = [None if norm is None or norm.weight is None else norm.weight.to(dtype).contiguous() for norm in (q, k)]
+    sinks = None if heads.sinks is None else heads.sinks.to(dtype).float().contiguous()
+    held = (*weights, sinks)
+    layer = _Layer(
+        *(spec.heads, spec.kv_heads, spec.head_dim, spec.window, spec.source is not None, q is not None, k is not None),
+        *(None if part is None else part.data_ptr() for part in held),
+        *(spec.scale, 0.0 if q is None else q.eps, 0.0 if k is None else k.eps),
+    )
+    return _Known(ctypes.addressof(layer), spec.heads * spec.head_dim, layer, held)
+
+
+def find() -> Native | str:
+    """The backend, once each step has been tried; else why there is none."""
+    try:
+        library, compiler = compiled.library("steps", _SOURCES)
+    except compiled.UnbuiltError as error:
+        return str(error)
+    backend = Native(library, compiler, compiled.parallel())
+    for dtype in _HALF:
+        wrong = failing(backend, dtype)
+        if wrong is not None:
+            return f"{wrong} gave wrong numbers as {compiler} built it"
+    return backend
+
+
+@torch.inference_mode()
+def failing(backend: Native, dtype: torch.dtype) -> str | None:
+    """The name of a step that does not give what torch gives for a few numbers, if there is one."""
+    generator = torch.Generator().manual_seed(0)
+
+    def some(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    x, weight, both = some(3, 90), some(90), some(3, 2 * 90)
+    gate, up = both.float().chunk(2, -1)
+    if not _close(backend.rms_norm(x, weight, 1e-6), F.rms_norm(x.float(), (90,), weight.float(), 1e-6)):
+        return "rms_norm"
+    if not _close(backend.gated(both, "silu"), F.silu(gate) * up):
+        return "gated"
+    before, heads, kv_heads, head = 300, 6, 2, 48
+    spec = AttentionSpec(heads, kv_heads, head, None, head**-0.5)
+    one = Norm(head, None, 1e-6)
+    mixed, kv = some(3, heads + 2 * kv_heads, head), some(320, 2 * kv_heads, head)
+    held, at = kv.float(), torch.arange(before, before + 3)
+    bits = torch.tensor([1, 3, 5])  # the third row does not see the second
+    place = Place(at, 0, None, None, Sight(at[:1], at, at, bits))
+    got = backend.attend(mixed, kv, Heads(spec, one, one, None), place)
+    normed = F.rms_norm(mixed[:, : heads + kv_heads].float(), (head,), None, 1e-6)
+    held[at] = torch.cat((normed[:, heads:], mixed[:, heads + kv_heads :].float()), 1)
+    keys, values = (part.repeat_interleave(heads // kv_heads, 1) for part in held[: before + 3].chunk(2, 1))
+    scores = torch.einsum("shd,chd->hsc", normed[:, :heads], keys) * spec.scale
+    scores[:, 0, before + 1 :] = scores[:, 1, before + 2 :] = scores[:, 2, before + 1] = float("-inf")
+    want = torch.einsum("hsc,chd->shd", scores.softmax(-1), values)
+    return None if _close(got, want.flatten(1)) else "attend"
+
+
+def _close(got: Tensor, want: Tensor) -> bool:
+    tolerance = 0.02 if got.dtype == torch.bfloat16 else 1e-4
+    return bool(torch.allclose(got.float(), want, atol=tolerance, rtol=tolerance))

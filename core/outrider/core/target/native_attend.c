@@ -1,0 +1,419 @@
+/* Attention of a decode pass on a CPU, for `native.py`: from the projections to its output.
+
+   A row's result hangs on that row alone. Each sum has one fixed order: a score runs over the dims of a head; keys are summed
+   at their positions, in tiles that start at multiples of TILE, and the tiles are put together in order. What a row does not
+   see adds an exact zero or is left out, which is the same.
+
+   Letters: S rows of the pass, H query heads, K key/value heads, G = H / K, h head size, C rows held, T loose rows. */
+
+#include "native.h"
+
+#define WIDE (2 * LANES) /* keys whose scores are computed together */
+#define TILE 256         /* keys of one softmax, at absolute positions */
+#define QUERIES 64       /* queries of one key head that share a tile */
+#define LOOSE 64         /* loose rows of a pass at most */
+#define AHEAD WIDE       /* rows that are asked for before they are needed */
+#define HEAD 256         /* the largest head size */
+
+struct layer { /* what never changes; as `native._Layer` */
+    long heads, kv_heads, head, window, reads, q_normed, k_normed;
+    const void *q_weight, *k_weight;
+    const float *sinks;
+    float scale, q_eps, k_eps;
+};
+
+struct pass {
+    const struct layer *layer;
+    const void *mixed;
+    long stride; /* numbers from row to row of `mixed` */
+    void *kv;    /* [C, 2K, h] */
+    const int64_t *slots;
+    long ring;
+    const void *cos, *sin; /* [S, h] */
+    const int64_t *base, *positions, *loose, *bits;
+    long count, rows; /* T, S */
+    void *out;        /* [S, H, h] */
+    float *q;         /* [K, S, G, h], normed, turned and scaled */
+    float *parts;     /* [K, S, G, tiles, h + 16]: sums, the largest score, the sum of weights */
+    long first, tiles, share; /* number of the first tile, how many, rows of a block */
+};
+
+#define PART(h) ((h) + 16)
+
+/* One head turned by rope, as floats. */
+static INLINE void turn(const void *x, const void *cos, const void *sin, long h, float *out, const int half) {
+    float twice[2 * HEAD];
+    for (long i = 0; i < h; i += LANES) {
+        vf y = load(x, i, half);
+        store(twice, i, y, 0);
+        store(twice, i + h, y, 0);
+    }
+    for (long i = 0; i < h; i += LANES) {
+        vf y = load(twice, i, 0);
+        if (cos)
+            y = rounded(rounded(y * load(cos, i, half), half) + load(twice, i + h / 2, 0) * load(sin, i, half), half);
+        store(out, i, y, 0);
+    }
+}
+
+/* Queries of a row for `tile_of`, its keys and values for the state. */
+static INLINE void prepare(const struct pass *p, long row, const int half) {
+    const struct layer *l = p->layer;
+    long h = l->head, groups = l->heads / l->kv_heads, heads = l->heads + (l->reads ? 0 : l->kv_heads);
+    const void *mixed = at(p->mixed, row * p->stride, half);
+    const void *cos = p->cos ? at(p->cos, row * h, half) : 0, *sin = p->cos ? at(p->sin, row * h, half) : 0;
+    void *kv = (void *)at(p->kv, p->slots[row] * 2 * l->kv_heads * h, half);
+    float normed[HEAD], turned[HEAD];
+    for (long head = 0; head < heads; head++) {
+        const void *x = at(mixed, head * h, half);
+        int query = head < l->heads;
+        if (query ? l->q_normed : l->k_normed) {
+            norm(x, query ? l->q_weight : l->k_weight, normed, h, query ? l->q_eps : l->k_eps, half);
+            x = normed;
+        }
+        turn(x, cos, sin, h, turned, half);
+        float *q = p->q + ((head / groups * p->rows + row) * groups + head % groups) * h;
+        for (long i = 0; i < h; i += LANES) {
+            if (query)
+                store(q, i, load(turned, i, 0) * l->scale, 0);
+            else
+                store(kv, (head - l->heads) * h + i, load(turned, i, 0), half);
+        }
+    }
+    if (!l->reads)
+        memcpy((void *)at(kv, l->kv_heads * h, half), at(mixed, heads * h, half), l->kv_heads * h * (half ? 2 : 4));
+}
+
+/* Lanes of two vectors, by number. */
+#if defined(__clang__)
+#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MIX(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
+#endif
+#define UPPER(i, s) ((i) & (s) ? LANES + (i) - (s) : (i))
+#define LOWER(i, s) ((i) & (s) ? LANES + (i) : (i) + (s))
+#define FOUR(of, i, s) of(i, s), of((i) + 1, s), of((i) + 2, s), of((i) + 3, s)
+#if LANES == 16
+#define ALL(of, s) FOUR(of, 0, s), FOUR(of, 4, s), FOUR(of, 8, s), FOUR(of, 12, s)
+#elif LANES == 8
+#define ALL(of, s) FOUR(of, 0, s), FOUR(of, 4, s)
+#else
+#define ALL(of, s) FOUR(of, 0, s)
+#endif
+#define SWAP(x, s)                                                     \
+    _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) if (!(i & (s))) { \
+        vf upper = MIX(x[i], x[i + (s)], ALL(UPPER, s));               \
+        x[i + (s)] = MIX(x[i], x[i + (s)], ALL(LOWER, s));             \
+        x[i] = upper;                                                  \
+    }
+
+static INLINE void transpose(vf x[LANES]) {
+#if LANES >= 16
+    SWAP(x, 8)
+#endif
+#if LANES >= 8
+    SWAP(x, 4)
+#endif
+    SWAP(x, 2)
+    SWAP(x, 1)
+}
+
+/* Keys of up to WIDE rows, turned so that each dim of all of them is one run: [h, WIDE]. bf16 goes in pairs of dims. */
+static INLINE void keys_of(const void *const *rows, long h, vf *out, const int half) {
+    for (int part = 0; part < 2; part++)
+        for (long d = 0; d < (half ? h / 2 : h); d += LANES) {
+            vf x[LANES];
+            long some = MIN(LANES, (half ? h / 2 : h) - d);
+            for (int i = 0; i < LANES; i++)
+                x[i] = load_some(rows[part * LANES + i], d, d + some, 0);
+            transpose(x);
+            _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) {
+                if (i >= some)
+                    break;
+                if (half) {
+                    out[4 * (d + i) + part] = (vf)((vu)x[i] << 16);
+                    out[4 * (d + i) + 2 + part] = (vf)((vu)x[i] & 0xffff0000u);
+                } else
+                    out[2 * (d + i) + part] = x[i];
+            }
+        }
+}
+
+static INLINE void dots(const float *q, const vf *keys, long h, float *scores, long stride, const int count) {
+    vf a[4] = {0}, b[4] = {0};
+    for (long d = 0; d < h; d++) {
+        vf lower = keys[2 * d], upper = keys[2 * d + 1];
+        _Pragma("GCC unroll 4") for (int j = 0; j < count; j++) {
+            a[j] += q[j * h + d] * lower;
+            b[j] += q[j * h + d] * upper;
+        }
+    }
+    _Pragma("GCC unroll 4") for (int j = 0; j < count; j++) {
+        store(scores + j * stride, 0, a[j], 0);
+        store(scores + j * stride, LANES, b[j], 0);
+    }
+}
+
+/* Scores of all queries with WIDE keys, [queries, stride]. */
+static void scores_of(const float *q, long queries, const vf *keys, long h, float *scores, long stride) {
+    long j = 0;
+    for (; j + 4 <= queries; j += 4)
+        dots(q + j * h, keys, h, scores + j * stride, stride, 4);
+    q += j * h, scores += j * stride;
+    if (queries - j == 3)
+        dots(q, keys, h, scores, stride, 3);
+    else if (queries - j == 2)
+        dots(q, keys, h, scores, stride, 2);
+    else if (queries - j == 1)
+        dots(q, keys, h, scores, stride, 1);
+}
+
+static INLINE void weigh(
+    const float *weights, const float *values, long n, long h, float *sums, long part, const int count, const int wide) {
+    vf sum[4][4];
+    for (int j = 0; j < count; j++)
+        for (int i = 0; i < wide; i++)
+            sum[j][i] = load(sums + j * part, i * LANES, 0);
+    for (long key = 0; key < n; key++) {
+        vf value[4];
+        _Pragma("GCC unroll 4") for (int i = 0; i < wide; i++) value[i] = load(values + key * h, i * LANES, 0);
+        _Pragma("GCC unroll 4") for (int j = 0; j < count; j++)
+            _Pragma("GCC unroll 4") for (int i = 0; i < wide; i++) sum[j][i] += weights[j * TILE + key] * value[i];
+    }
+    for (int j = 0; j < count; j++)
+        for (int i = 0; i < wide; i++)
+            store(sums + j * part, i * LANES, sum[j][i], 0);
+}
+
+static INLINE void weigh_all(
+    const float *weights, const float *values, long n, long h, float *sums, long part, const int count) {
+    long d = 0;
+    for (; d + 4 * LANES <= h; d += 4 * LANES)
+        weigh(weights, values + d, n, h, sums + d, part, count, 4);
+    for (; d < h; d += LANES)
+        weigh(weights, values + d, n, h, sums + d, part, count, 1);
+}
+
+/* Add n values [n, h], each times a weight, to the sums of all queries. */
+static void add_values(
+    const float *weights, long queries, const float *values, long n, long h, float *sums, long part) {
+    long j = 0;
+    for (; j + 4 <= queries; j += 4)
+        weigh_all(weights + j * TILE, values, n, h, sums + j * part, part, 4);
+    weights += j * TILE, sums += j * part;
+    if (queries - j == 3)
+        weigh_all(weights, values, n, h, sums, part, 3);
+    else if (queries - j == 2)
+        weigh_all(weights, values, n, h, sums, part, 2);
+    else if (queries - j == 1)
+        weigh_all(weights, values, n, h, sums, part, 1);
+}
+
+/* One tile of keys and a block of queries, as `tile_of` works on them. */
+struct tile {
+    const struct pass *pass;
+    long h, groups, kv_head;
+    long row, rows;    /* the block's first row, and how many */
+    long start;        /* first position of the tile */
+    long from, to;     /* positions that a row of the block may see, multiples of WIDE */
+    long base, end;    /* first loose row; end of the committed ones in this tile */
+    const float *q;    /* [rows, G, h] */
+    float *part;       /* [rows, G] parts, `step` apart */
+    long step;
+    float weights[QUERIES * TILE]; /* scores, then weights, by position */
+    float loose[QUERIES * LOOSE];  /* scores of loose rows, by number */
+    vf keys[WIDE / LANES * HEAD];
+    float values[WIDE * HEAD];
+};
+
+static INLINE const void *row_of(const struct tile *t, long row, int value, const int half) {
+    const struct pass *p = t->pass;
+    long heads = p->layer->kv_heads, slot = p->ring ? row % p->ring : row;
+    return at(p->kv, ((slot * 2 + value) * heads + t->kv_head) * t->h, half);
+}
+
+/* Ask for what is needed a little later. */
+static INLINE void ahead(const struct tile *t, long row, int value, const int half) {
+    const char *later = row_of(t, row + AHEAD, value, half);
+    for (long i = 0; i < t->h * (half ? 2 : 4); i += 64)
+        __builtin_prefetch(later + i, 0, 2);
+}
+
+/* Scores with n keys from `row` on, of all queries. */
+static INLINE void score(struct tile *t, long row, long n, float *scores, long stride, const int half) {
+    const void *rows[WIDE];
+    for (long i = 0; i < WIDE; i++) {
+        rows[i] = i < n ? row_of(t, row + i, 0, half) : rows[n - 1];
+        ahead(t, row + i, 0, half);
+    }
+    keys_of(rows, t->h, t->keys, half);
+    scores_of(t->q, t->rows * t->groups, t->keys, t->h, scores, stride);
+}
+
+static INLINE void hide(float *scores, long from, long to) {
+    for (long i = from; i < to; i++)
+        scores[i] = -INFINITY;
+}
+
+/* Scores of what each row sees, at its position: the i-th loose row that a row sees counts as position base + i. */
+static INLINE void score_all(struct tile *t, const int half) {
+    const struct pass *p = t->pass;
+    long window = p->layer->window, stop = t->base + p->count;
+    int some_loose = stop > t->start && t->base < t->start + TILE;
+    for (long at = t->from; at < t->end; at += WIDE)
+        score(t, at, MIN(WIDE, t->end - at), t->weights + at - t->start, TILE, half);
+    for (long i = 0; some_loose && i < p->count; i += WIDE)
+        score(t, t->base + i, MIN(WIDE, p->count - i), t->loose + i, LOOSE, half);
+    for (long query = 0; query < t->rows * t->groups; query++) {
+        float *scores = t->weights + query * TILE - t->start, *loose = t->loose + query * LOOSE;
+        long row = t->row + query / t->groups, least = window ? p->positions[row] - window + 1 : 0;
+        long at = t->base, tile_end = t->start + TILE;
+        hide(scores, MAX(t->from, t->end), t->to);
+        hide(scores, t->from, MIN(least, t->end));
+        for (uint64_t bits = some_loose ? p->bits[row] : 0; bits && at < tile_end; bits &= bits - 1, at++) {
+            int i = __builtin_ctzll(bits);
+            if (at >= t->start)
+                scores[at] = p->loose[i] < least ? -INFINITY : loose[i];
+        }
+    }
+}
+
+/* Scores become weights, their exponentials against the largest; a part keeps that and their sum. */
+static INLINE void soften(struct tile *t) {
+    for (long query = 0; query < t->rows * t->groups; query++) {
+        float *scores = t->weights + query * TILE - t->start, *part = t->part + query * t->step;
+        vf most = splat(-INFINITY), sum = {0};
+        for (long i = t->from; i < t->to; i += LANES) {
+            vf x = load(scores, i, 0);
+            most = pick(x > most, x, most);
+        }
+        float peak = largest(most), shift = peak == -INFINITY ? 0 : peak;
+        for (long i = t->from; i < t->to; i += LANES) {
+            vf x = exponential(load(scores, i, 0) - shift);
+            sum += x;
+            store(scores, i, x, 0);
+        }
+        part[t->h] = peak;
+        part[t->h + 1] = total(sum);
+        memset(part, 0, t->h * sizeof(float));
+    }
+}
+
+static INLINE void take_value(struct tile *t, long row, long i, const int half) {
+    const void *value = row_of(t, row, 1, half);
+    for (long d = 0; d < t->h; d += LANES)
+        store(t->values, i * t->h + d, load(value, d, half), 0);
+}
+
+/* Values times weights: committed rows for all queries at once, loose ones for each row those that it sees. */
+static INLINE void sum_up(struct tile *t, const int half) {
+    const struct pass *p = t->pass;
+    float *weights = t->weights - t->start;
+    for (long at = t->from; at < t->end; at += WIDE) {
+        long n = MIN(WIDE, t->end - at);
+        for (long i = 0; i < n; i++) {
+            ahead(t, at + i, 1, half);
+            take_value(t, at + i, i, half);
+        }
+        add_values(weights + at, t->rows * t->groups, t->values, n, t->h, t->part, t->step);
+    }
+    for (long row = 0; row < t->rows; row++) {
+        long at = t->base, tile_end = t->start + TILE, n = 0;
+        for (uint64_t bits = p->bits[t->row + row]; bits && at < tile_end; bits &= bits - 1) {
+            if (at++ >= t->start)
+                take_value(t, t->base + __builtin_ctzll(bits), n++, half);
+            if (n && (n == WIDE || bits == (bits & -bits) || at == tile_end)) {
+                float *part = t->part + row * t->groups * t->step;
+                add_values(weights + row * t->groups * TILE + at - n, t->groups, t->values, n, t->h, part, t->step);
+                n = 0;
+            }
+        }
+    }
+}
+
+static INLINE void tile_of(const struct pass *p, long item, const int half) {
+    const struct layer *l = p->layer;
+    struct tile tile, *t = &tile;
+    long number = item / l->kv_heads % p->tiles, stop = *p->base + p->count, least = INT64_MAX;
+    t->pass = p, t->h = l->head, t->groups = l->heads / l->kv_heads, t->kv_head = item % l->kv_heads;
+    t->row = item / l->kv_heads / p->tiles * p->share, t->rows = MIN(p->share, p->rows - t->row);
+    for (long row = 0; row < t->rows; row++)
+        least = MIN(least, p->positions[t->row + row] - l->window + 1);
+    t->start = (p->first + number) * TILE, t->base = *p->base;
+    t->end = MIN(t->base, t->start + TILE);
+    t->from = l->window ? MAX(t->start, MIN(least, t->base) / WIDE * WIDE) : t->start;
+    t->to = MIN(t->start + TILE, (stop + WIDE - 1) / WIDE * WIDE);
+    long query = (t->kv_head * p->rows + t->row) * t->groups;
+    t->step = p->tiles * PART(t->h);
+    t->q = p->q + query * t->h, t->part = p->parts + query * t->step + number * PART(t->h);
+    score_all(t, half);
+    soften(t);
+    sum_up(t, half);
+}
+
+/* A row's parts put together, in order, and its output. */
+static INLINE void finish(const struct pass *p, long row, const int half) {
+    const struct layer *l = p->layer;
+    long h = l->head, groups = l->heads / l->kv_heads;
+    for (long head = 0; head < l->heads; head++) {
+        long query = (head / groups * p->rows + row) * groups + head % groups;
+        const float *part = p->parts + query * p->tiles * PART(h);
+        float sums[HEAD] = {0}, peak = -INFINITY, weight = 0;
+        for (long i = 0; i < p->tiles; i++, part += PART(h)) {
+            if (part[h + 1] == 0) /* nothing seen in this tile */
+                continue;
+            float next = MAX(peak, part[h]), old = exponential_of(peak - next), new = exponential_of(part[h] - next);
+            weight = weight * old + part[h + 1] * new;
+            for (long d = 0; d < h; d += LANES)
+                store(sums, d, load(sums, d, 0) * old + load(part, d, 0) * new, 0);
+            peak = next;
+        }
+        float scale = 1;
+        if (l->sinks) {
+            float next = MAX(peak, l->sinks[head]);
+            scale = exponential_of(peak - next);
+            weight = weight * scale + exponential_of(l->sinks[head] - next);
+        }
+        for (long d = 0; d < h; d += LANES)
+            store(p->out, (row * l->heads + head) * h + d, load(sums, d, 0) * scale / weight, half);
+    }
+}
+
+#define BOTH(name)                                                                \
+    static void name##_half(const void *pass, long item) { name(pass, item, 1); } \
+    static void name##_full(const void *pass, long item) { name(pass, item, 0); }
+BOTH(prepare)
+BOTH(tile_of)
+BOTH(finish)
+
+/* 0, or 1 where there is no memory. */
+int attend(
+    const struct layer *layer, const void *mixed, long stride, void *kv, const int64_t *slots, long ring,
+    const void *cos, const void *sin, const int64_t *base, const int64_t *positions, const int64_t *loose, long count,
+    const int64_t *bits, long rows, void *out, int half, long threads) {
+    long h = layer->head, groups = layer->heads / layer->kv_heads, queries = rows * layer->heads, first = 0;
+    if (layer->window) {
+        long least = INT64_MAX;
+        for (long row = 0; row < rows; row++)
+            least = MIN(least, positions[row] - layer->window + 1);
+        first = MAX(0, MIN(least, *base)) / TILE;
+    }
+    struct pass pass = {layer, mixed, stride, kv, slots, ring, cos, sin, base, positions, loose, bits, count, rows, out,
+                        .first = first,
+                        .tiles = (*base + count + TILE - 1) / TILE - first,
+                        .share = MAX(1, QUERIES / groups)};
+    pass.q = aligned_alloc(64, queries * h * sizeof(float));
+    pass.parts = aligned_alloc(64, queries * pass.tiles * PART(h) * sizeof(float));
+    if (pass.q && pass.parts) {
+        long blocks = (rows + pass.share - 1) / pass.share;
+        double each = (double)queries * h;
+        spread(half ? prepare_half : prepare_full, &pass, rows, 8 * each, threads);
+        spread(half ? tile_of_half : tile_of_full, &pass, blocks * pass.tiles * layer->kv_heads,
+               2 * each * MIN(TILE * pass.tiles, *base + count), threads);
+        spread(half ? finish_half : finish_full, &pass, rows, each * pass.tiles, threads);
+    }
+    int failed = !pass.q || !pass.parts;
+    free(pass.q);
+    free(pass.parts);
+    return failed;
+}

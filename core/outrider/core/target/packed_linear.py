@@ -1,0 +1,209 @@
+"""Linear layers over 4- and 8-bit codes on a CPU, in C: few rows times packed weights, expanded a little at a time.
+
+Codes are multiplied as whole numbers (or entries of a table), each group's scale and offset are applied to sums in fp32. A
+row's result is the same whatever shares its pass of up to `FEW` rows. Wider passes expand slices for torch's own product.
+
+Letters: `S` rows, `o` outputs, `i` inputs, `g` codes in a group.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from ctypes import c_int, c_long, c_void_p
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from outrider.core.weights.grouped import Grouped, pack_nibbles
+from outrider.core.weights.layout import Layout
+
+from . import compiled
+from .linear import FEW, Linear
+
+_HALF = {torch.bfloat16: 1, torch.float32: 0}
+_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # of scales and offsets
+_BLOCK, _PIECE, _SPAN = 32, 16, 128  # outputs side by side; inputs that share a scale at least; inputs expanded together
+_WIDE = 1 << 22  # weights expanded at a time where a pass is wide
+_STEPS = 2**-11  # how far a scale may be off in a bf16 model, an eighth of what its inputs are
+_SOURCES = [Path(__file__).with_name(name) for name in ("native_linear.c", "native.h")]
+
+
+class _Matrix(ctypes.Structure):
+    """`struct matrix` of the source."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("codes", "factors", "table", "halves", "bias")),
+        *((name, c_long) for name in ("outputs", "inputs", "group", "piece", "span", "bits", "signed", "kind", "lows")),
+    )
+
+
+class Products:
+    """The library that `compiled` has built."""
+
+    def __init__(self, library: ctypes.CDLL, compiler: str, parallel: int = 0) -> None:
+        """`parallel`: address of the GOMP_parallel that spreads long work over threads; 0: one thread."""
+        self.compiler = compiler
+        library.use_threads.argtypes = (c_void_p,)
+        self.tiles = bool(library.use_threads(parallel or None))  # whether there are matrix units
+        self.product, self.plain, self.pack = library.product, library.plain, library.pack
+        self.product.argtypes = (*(c_void_p,) * 4, c_long, c_int, c_long)
+        self.plain.argtypes = (c_void_p, c_void_p, c_long, c_long, c_int, c_long)
+        self.pack.argtypes = (c_void_p, c_void_p, *(c_long,) * 5)
+        self.plain.restype = self.pack.restype = None
+
+
+class Packed(Linear):
+    """Codes in blocks of 32 outputs, and their scales and offsets: of 16 bits in bf16 models, where they are as good so."""
+
+    __slots__ = ("_address", "_held", "_matrix", "_products")
+
+    def __init__(self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype, products: Products) -> None:
+        (rows, columns), group = weight.shape, weight.group
+        blocks = -(-rows // _BLOCK)
+        codes = torch.zeros(blocks, columns * weight.bits // 32, _BLOCK, dtype=torch.int32)
+        stored, threads = weight.codes.contiguous(), torch.get_num_threads()
+        products.pack(stored.data_ptr(), codes.data_ptr(), rows, columns, group, weight.bits, threads)
+        table, parts = _numbers(weight, dtype)
+        factors = F.pad(torch.stack(parts, 1), (0, 0, 0, 0, 0, blocks * _BLOCK - rows))  # [padded o, 1 or 2, i / g]
+        factors = factors.view(blocks, _BLOCK, len(parts), -1).permute(0, 3, 2, 1).contiguous()
+        piece = group if group <= _SPAN else math.gcd(group, _SPAN)
+        signed = weight.codes.dtype == torch.int8
+        shift = None if bias is None else bias.float().contiguous()
+        self._held = (codes, factors, table, _halves(table, weight.bits, signed), shift)
+        self._matrix = _Matrix(
+            *(None if part is None else part.data_ptr() for part in self._held),
+            *(rows, columns, group, piece, piece * (_SPAN // piece) if piece == group else piece, weight.bits, signed),
+            *(_KINDS[factors.dtype], len(parts) - 1),
+        )
+        self._address, self._products = ctypes.addressof(self._matrix), products
+        self.weight = codes
+        self._set(weight.shape, bias, codes, factors)
+
+    @staticmethod
+    def takes(weight: Layout, dtype: torch.dtype) -> bool:
+        """Whether such a matrix is multiplied by as it is, if the library is there."""
+        return dtype in _HALF and weight.coding != "float8" and weight.group % _PIECE == 0
+
+    @staticmethod
+    def bytes_of(weight: Layout, dtype: torch.dtype) -> int:
+        """Bytes that it takes, or a few more where offsets turn out to follow from scales."""
+        rows = -(-weight.rows // _BLOCK) * _BLOCK
+        each = weight.per_group
+        if dtype == torch.bfloat16:
+            each = 4 if weight.coding == "affine" else 2
+        return rows * (weight.columns * weight.bits // 8 + weight.columns // weight.group * each)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._product(x, None)
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        """`residual + self(x)`, in one kernel."""
+        return self._product(x, residual)
+
+    def _product(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        rows = x.shape[0]
+        x = x.contiguous()
+        if rows > FEW:
+            return self._wide(x, residual)
+        out = torch.empty(rows, self.features[0], dtype=x.dtype)
+        beside = None if residual is None else residual.contiguous()
+        failed = self._products.product(
+            self._address,
+            x.data_ptr(),
+            None if beside is None else beside.data_ptr(),
+            out.data_ptr(),
+            rows,
+            _HALF[x.dtype],
+            torch.get_num_threads(),
+        )
+        if failed:
+            raise MemoryError(f"no memory for the inputs of {rows} rows")
+        return out
+
+    def _wide(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        outputs, inputs = self.features
+        y = torch.empty(x.shape[0], outputs, dtype=x.dtype)
+        step = max(1, _WIDE // (inputs * _BLOCK))
+        for first in range(0, -(-outputs // _BLOCK), step):
+            at = slice(first * _BLOCK, min((first + step) * _BLOCK, outputs))
+            count = -(-(at.stop - at.start) // _BLOCK)
+            weight = torch.empty(inputs, count * _BLOCK, dtype=x.dtype)
+            self._products.plain(
+                self._address, weight.data_ptr(), first, count, _HALF[x.dtype], torch.get_num_threads()
+            )
+            y[:, at] = (x @ weight)[:, : at.stop - at.start]
+        y = y if self.bias is None else y + self.bias
+        return y if residual is None else residual + y
+
+
+def _numbers(weight: Grouped, dtype: torch.dtype) -> tuple[Tensor | None, list[Tensor]]:
+    """What 4-bit codes stand for [16], and scales and offsets [o, i / g] as they are kept."""
+    scale, low = weight.scale, weight.low
+    table = None if weight.bits == 8 else torch.arange(16.0) if weight.table is None else weight.table.float()
+    if table is not None and weight.table is None and low is not None and torch.equal(low.float(), -8 * scale.float()):
+        table, low = table - 8, None
+    parts = [scale] if low is None else [scale, low]
+    if all(part.dtype == scale.dtype and part.itemsize == 2 for part in parts):
+        return table, parts
+    parts = [part.float() for part in parts]
+    if dtype == torch.bfloat16:
+        size = parts[0].abs()
+        size += size.amax() / 64 if size.numel() else 0
+        for narrow in (torch.bfloat16, torch.float16):
+            small = [part.to(narrow) for part in parts]
+            if _near(small[0], parts[0], size) and _near(small[-1], parts[-1], 16 * size):
+                return table, small
+    return table, parts
+
+
+def _near(small: Tensor, part: Tensor, size: Tensor) -> bool:
+    return bool(((small.float() - part).abs() <= _STEPS * size).all())
+
+
+def _halves(table: Tensor | None, bits: int, signed: bool) -> Tensor:
+    """bf16 values [2, 32] of the lower and the upper four bits of a code, twice over."""
+    lower = torch.arange(16.0) if table is None else table
+    upper = 16 * torch.arange(16.0)
+    if signed:
+        upper -= 256.0 * (upper >= 128)
+    return torch.stack((lower, upper)).repeat(1, 2).bfloat16().contiguous()
+
+
+@cache
+def find() -> Products | str:
+    """The library, once it has been tried; else why there is none."""
+    try:
+        library, compiler = compiled.library("linear", _SOURCES)
+    except compiled.UnbuiltError as error:
+        return str(error)
+    products = Products(library, compiler, compiled.parallel())
+    for dtype in _HALF:
+        if failing(products, dtype):
+            return f"products gave wrong numbers as {compiler} built them"
+    return products
+
+
+def there() -> Products | None:
+    """The library, if there is one."""
+    found = find()
+    return None if isinstance(found, str) else found
+
+
+@torch.inference_mode()
+def failing(products: Products, dtype: torch.dtype) -> bool:
+    """Whether a product of a few numbers is not what it should be."""
+    g = torch.Generator().manual_seed(0)
+    codes = torch.randint(0, 16, (40, 96), generator=g, dtype=torch.uint8)
+    scale, low = torch.rand(2, 40, 3, generator=g).half()
+    for weight in (Grouped(pack_nibbles(codes, 32), scale, low, bits=4), Grouped(codes.view(torch.int8) - 8, scale)):
+        x = torch.randn(FEW + 1, 96, generator=g).to(dtype)
+        layer, want = Packed(weight, None, dtype, products), x.float() @ weight.expand().T
+        for rows in (1, FEW, FEW + 1):
+            off = (layer(x[:rows]).float() - want[:rows]).abs().amax() / want.std()
+            if not off < (0.05 if dtype == torch.bfloat16 else 1e-4):
+                return True
+    return False
