@@ -1,261 +1,187 @@
-"""What only a GPU can show: the same text as on the CPU, the cost of a pass by rows, and the share of memory bandwidth.
+"""What only a GPU can show: kernels and text as on the CPU, the cost of passes and drafts, the share of the memory's speed.
 
-Every check is a function that returns a dict of figures; a failure is recorded and the next one runs. Writes one JSON file
-and prints a short table last. Runs on the CPU too, with smaller models, so that the script itself is tested there.
+    python check.py OUT.json [--limit SECONDS] [--only WORDS] [--beside N]
+
+Every check stands alone: it fills a table of figures, a failure is recorded and the next one runs. The file is written after
+each; a run that finds a file goes on behind it, which is how a GPU that a kernel has broken is taken up anew. Checks of
+correctness run as processes of their own, several at once, since they mostly wait for compilers. Without a GPU everything
+runs with tiny sizes, so that the script itself is tested there.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import json
-import statistics
+import os
+import signal
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-import toys
+import drafts
+import kernel_checks
+import others
+import passes
+import texts
+from rig import DEVICE, GPU, Check, Figures, TooLongError, free, wait
 
-from outrider.core.answer import Conversation
-from outrider.core.noise import Noise
-from outrider.core.sample import Sampler, Settings
-from outrider.core.target.attention import Attention
-from outrider.core.target.decoder import Block, Decoder, Weights
-from outrider.core.target.linear import Linear, Table, linear
-from outrider.core.target.load import tables
-from outrider.core.target.mlp import Dense
-from outrider.core.target.model import SLACK, TargetModel
-from outrider.core.target.norm import Norm
-from outrider.core.target.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
-from outrider.core.target.state import Cache
-from outrider.core.weights.grouped import Grouped, pack_nibbles, quantise
-from outrider.drafters.draft_model import Rider
-from outrider.drafters.prompt_lookup import Lookup
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-PROMPT = [5, 9, 13, 9, 5, 9, 13]
-ROWS = (1, 2, 4, 8, 16)
+BESIDE = 15  # processes at once
+TOGETHER = 130.0  # seconds for all of them
 
 
-def moved(model: Decoder, device: torch.device, dtype: torch.dtype = torch.float32) -> Decoder:
-    """A toy decoder's copy on another device."""
-
-    def copied(some: Linear) -> Linear:
-        return Linear(some.weight.to(device, dtype))
-
-    def norm(some: Norm | None) -> Norm | None:
-        return some and Norm(some.width, None if some.weight is None else some.weight.to(device, dtype), some.eps)
-
-    blocks = []
-    for block in model.weights.blocks:
-        assert isinstance(block.mixer, Attention) and isinstance(block.channel, Dense)
-        attention = Attention(block.mixer.spec, copied(block.mixer.mix), copied(block.mixer.out))
-        dense = Dense(copied(block.channel.gate_up), copied(block.channel.down), block.channel.activation)
-        before, after = norm(block.before_mixer), norm(block.before_channel)
-        blocks.append(Block(attention, dense, block.source, before, None, after, None))
-    w, final = model.weights, norm(model.weights.norm)
-    assert final is not None
-    assert isinstance(w.embedding.weight, torch.Tensor)
-    table = Table(w.embedding.weight.to(device, dtype), dtype)
-    ropes = tables(model.spec, w.rows, dtype, device)
-    weights = Weights(table, tuple(blocks), final, copied(w.head), ropes, w.rows)
-    return Decoder(model.spec, weights)
+def first() -> list[Check]:
+    """What this is, and whether it can work at all."""
+    return [Check("machine", others.machine, 30), Check("fused steps", kernel_checks.triton_there, 30)]
 
 
-def toy_target(device: torch.device) -> TargetModel:
-    """The tests' toy, on `device`."""
-    cpu = toys.target()
-    return TargetModel(moved(cpu.decoder, device), cpu.info, cpu.context)
+def beside() -> list[Check]:
+    """Checks of correctness. Without a GPU kernels run in Triton's interpreter, if there is one."""
+    kernels = [
+        Check("norms and gates", kernel_checks.norms_and_gates, 60),
+        Check("attention", kernel_checks.attention, 90),
+        Check("recurrences", kernel_checks.recurrences, 60),
+        Check("quantised products", kernel_checks.quantised, 90),
+    ]
+    return [
+        *(kernels if GPU or os.environ.get("TRITON_INTERPRET") == "1" else ()),
+        Check("noise and choices", texts.noise_and_choices, 40),
+        *(Check(f"text {kind}", texts.of_kind(kind), 90) for kind in texts.KINDS),
+    ]
 
 
-def same_text() -> dict[str, Any]:
-    """Greedy and sampled text on this device, plain and drafted, against the CPU."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    checked = 0
-    for settings in (toys.GREEDY, toys.SAMPLED, Settings(temperature=0.8, top_p=0.9)):
-        want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings).token_ids
-        drafters = {
-            "plain": None,
-            "right": toys.guard(toys.Knows(len(PROMPT), want, right=2)),
-            "lookup": toys.guard(Lookup()),
-            "draft model": toys.guard(Rider(moved(toys.decoder(1), DEVICE), 300, 48)),
-            "states": toys.guard(toys.Listener()),
-            "device form": toys.guard(toys.Bigram(device=True)) if DEVICE.type == "cpu" else None,
-        }
-        for name, drafter in drafters.items():
-            got = toys.answer(Conversation(toy_target(DEVICE)), PROMPT, drafter, settings=settings).token_ids
-            assert got == want, f"{name} at {settings}: {got} instead of {want}"
-            assert drafter is None or not drafter.failed, f"{name} failed"
-            checked += 1
-    return {"texts": checked}
+def after() -> list[Check]:
+    """Checks that have the device to themselves, the most valuable first."""
+    return [
+        *(Check(f"pass {name}", passes.of_model(name), seconds) for name, seconds in passes.FIRST.items()),
+        Check("scripted drafter", drafts.scripted, 40),
+        Check("drafter passes", drafts.passes, 50),
+        *(Check(f"pass {name}", passes.of_model(name), seconds) for name, seconds in passes.THEN.items()),
+        Check("sampling", passes.sampling, 20),
+        Check("products", passes.products, 25),
+        Check("starter", others.starter, 40),
+        Check("transformers", others.transformers, 90),
+    ]
 
 
-def same_noise() -> dict[str, Any]:
-    """The hash gives the same bits on every device."""
-    cpu = Noise(3).uniform_all("target", 77, 50_000, torch.device("cpu"))
-    here = Noise(3).uniform_all("target", 77, 50_000, DEVICE).cpu()
-    assert torch.equal(cpu, here), "the noise differs between devices"
-    logits = torch.randn(4, 50_000, generator=torch.Generator().manual_seed(0))
-    for settings in (Settings(temperature=0.7, top_p=0.95), Settings(temperature=1.0, top_p=1.0)):
-        one = Sampler(settings, Noise(3)).chain(logits, 5).tolist()
-        two = Sampler(settings, Noise(3)).chain(logits.to(DEVICE), 5).tolist()
-        assert one == two, f"{settings}: {one} and {two}"
-    return {"ids": 50_000}
+class Book:
+    """The file of results."""
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        self._path = path
+        self.checks: dict[str, Any] = {}
+        if path.exists():
+            self.checks = json.loads(path.read_text())["checks"]
+        self._planned = list(names)
+
+    def note(self, name: str, result: dict[str, Any]) -> None:
+        """Add a result; the file is whole at every moment."""
+        self.checks[name] = result
+        scratch = self._path.with_suffix(".part")
+        scratch.write_text(json.dumps({"planned": self._planned, "checks": self.checks}, indent=1))
+        os.replace(scratch, self._path)
+        words = "ok" if result["ok"] else f"FAIL {result['error']}"
+        print(f"{name}: {result['seconds']:.1f} s {words}"[:400], flush=True)
 
 
-def random_decoder(size: str, context: int) -> Decoder:
-    """A bf16 model of a real shape with random weights: `8b` as Llama 3.1, `1b` as Llama 3.2, `toy` for a CPU."""
-    shapes = {
-        "8b": (32, 4096, 32, 8, 128, 14336, 128_256),
-        "1b": (16, 2048, 32, 8, 64, 8192, 128_256),
-        "toy": (2, 256, 4, 2, 64, 512, 1000),
-    }
-    layers, width, heads, kv, head, mlp, vocab = shapes[size]
-    mixer = AttentionSpec(heads, kv, head, RopeSpec(500_000.0, head), head**-0.5)
-    layer = LayerSpec(mixer, DenseSpec(mlp))
-    spec = TargetSpec("llama", width, vocab, context, 1e-5, (layer,) * layers, tied=False)
-    kind: dict[str, Any] = {"device": DEVICE, "dtype": torch.bfloat16}
+def run(check: Check, limit: float) -> dict[str, Any]:
+    """One check, stopped after its time or the `limit`."""
+    figures: Figures = {}
 
-    def matrix(rows: int, columns: int) -> Linear:
-        return Linear(torch.randn(rows, columns, **kind) * columns**-0.5)
+    def stop(*_: object) -> None:
+        raise TooLongError(f"stopped after {seconds:.0f} s")
 
-    def norm() -> Norm:
-        return Norm(width, torch.ones(width, **kind), 1e-5)
-
-    blocks = []
-    for index in range(layers):
-        attention = Attention(mixer, matrix((heads + 2 * kv) * head, width), matrix(width, heads * head))
-        dense = Dense(matrix(2 * mlp, width), matrix(width, mlp), "silu")
-        blocks.append(Block(attention, dense, index, norm(), None, norm(), None))
-    parts = [(b.mixer.mix, b.mixer.out, b.channel.gate_up, b.channel.down) for b in blocks]
-    final = matrix(vocab, width)
-    read = sum(linear.nbytes for four in parts for linear in four) + final.nbytes
-    rows = context + SLACK
-    ropes = tables(spec, rows, torch.bfloat16, DEVICE)
-    table = Table(torch.randn(vocab, width, **kind), torch.bfloat16)
-    weights = Weights(table, tuple(blocks), norm(), final, ropes, rows, nbytes=read)
-    return Decoder(spec, weights)
-
-
-def timed(call: Callable[[], Any], count: int) -> float:
-    """Median milliseconds, the device waited for after each call."""
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(count):
+    seconds = max(1.0, min(check.seconds, limit))
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    began, error = time.perf_counter(), ""
+    try:
+        check.run(figures)
         wait()
-        began = time.perf_counter()
-        call()
+    except (Exception, TooLongError) as problem:  # noqa: BLE001 - each check stands alone; the failure is recorded and decides the exit code
+        traceback.print_exc()
+        error = f"{type(problem).__name__}: {problem}".strip()[:600]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    result = {"ok": not error, "seconds": round(time.perf_counter() - began, 2), **figures}
+    return {**result, "error": error} if error else result
+
+
+def alive() -> bool:
+    """Whether the device still works after a failure."""
+    try:
         wait()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times) * 1e3
+        free()
+        return bool((DEVICE.type == "cpu") or int(others.two()) == 2)
+    except RuntimeError:
+        return False
 
 
-def wait() -> None:
-    """Until the device has done everything."""
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
+def run_beside(checks: Sequence[Check], book: Book, ends: float, most: int) -> None:
+    """Checks as processes, so many at once, with two threads each."""
+    waiting, running = list(checks), {}
+    few = {**os.environ, "OMP_NUM_THREADS": "2"}
+    with tempfile.TemporaryDirectory() as scratch:
+        while waiting or running:
+            while waiting and len(running) < most:
+                check = waiting.pop(0)
+                path, limit = Path(scratch) / f"{len(waiting)}.json", ends - time.time()
+                command = [sys.executable, __file__, str(path), "--limit", f"{limit:.0f}", "--one", check.name]
+                process = subprocess.Popen(command, env=few, stdout=subprocess.DEVNULL)
+                running[check.name] = path, process, time.time() + max(0, min(limit, check.seconds)) + 30
+            for name, (path, process, last) in list(running.items()):
+                if process.poll() is None and time.time() < last:
+                    continue
+                process.kill()
+                process.wait()
+                del running[name]
+                lost = {"ok": False, "seconds": 0.0, "error": f"its process ended with {process.returncode}"}
+                book.note(name, json.loads(path.read_text())["checks"][name] if path.exists() else lost)
+            time.sleep(0.05)
 
 
-def pass_cost(size: str) -> dict[str, Any]:
-    """Milliseconds of a pass by rows at 300 tokens of context, and the bandwidth that one row reaches."""
-    model = random_decoder(size, 2048)
-    cache: Cache = model.new_cache(1024)
-    model.run(torch.randint(0, 1000, (300,), device=DEVICE), cache, last=True)
-    cache.commit(300)
-    figures: dict[str, Any] = {}
-    for rows in ROWS:
-        ids = torch.randint(0, 1000, (rows,), device=DEVICE)
-        figures[f"ms_{rows}"] = round(timed(lambda ids=ids: model.run(ids, cache), 20), 3)
-    figures["gb_per_s"] = round(model.weights.nbytes / figures["ms_1"] / 1e6, 1)
-    figures["tokens_per_s"] = round(1e3 / figures["ms_1"], 1)
-    prompt = torch.randint(0, 1000, (512,), device=DEVICE)
-    cache.commit(0)
-    figures["prefill_512_ms"] = round(timed(lambda: model.run(prompt, cache, last=True), 5), 2)
-    return figures
+def options() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--limit", type=float, default=400)
+    parser.add_argument("--only", default="", help="words; checks whose names contain one of them are run")
+    parser.add_argument("--beside", type=int, default=BESIDE if GPU else 0)
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # in a process of its own
+    parser.add_argument("--ends", type=float, help=argparse.SUPPRESS)  # of a run that goes on
+    return parser.parse_args()
 
 
-def sampling_cost() -> dict[str, Any]:
-    """Milliseconds of drawing one token of 128k ids, by kind of filter."""
-    row = torch.randn(128_256, device=DEVICE)
-    figures = {}
-    for name, settings in {
-        "greedy": Settings(temperature=0),
-        "plain": Settings(temperature=1.0, top_p=1.0),
-        "top_p": Settings(temperature=0.7, top_p=0.95),
-    }.items():
-        sampler = Sampler(settings, Noise(1))
-        figures[f"{name}_ms"] = round(timed(lambda s=sampler: s.token(row, 9), 20), 3)
-    return figures
-
-
-def quantised() -> dict[str, Any]:
-    """Rows times quantised matrices against the expanded matrix in float64; milliseconds of one, beside bf16, by rows."""
-    figures: dict[str, Any] = {}
-    size = 4096 if DEVICE.type == "cuda" else 256
-    dtype = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
-    weight = torch.randn(size, size)
-    codes = torch.randint(0, 16, (size, size), dtype=torch.uint8)
-    scale = torch.rand(size, size // 32).half()
-    kinds = {
-        "int4": quantise(weight, 4),
-        "int8": quantise(weight, 8),
-        "table4": Grouped(pack_nibbles(codes, 32), scale, table=torch.randn(16), bits=4),
-        "fp8": Grouped(weight.to(torch.float8_e4m3fn), torch.rand(size, size // 128)),
-    }
-    plain = linear(weight, None, dtype, DEVICE)
-    for rows in (1, 4, 16):
-        x = torch.randn(rows, size, dtype=dtype, device=DEVICE)
-        figures[f"bf16_{rows}_ms"] = round(timed(lambda x=x: plain(x), 50), 4)
-        for name, grouped in kinds.items():
-            layer = linear(grouped, None, dtype, DEVICE)
-            want = x.double().cpu() @ grouped.expand(torch.float64).T
-            error = float((layer(x).double().cpu() - want).abs().max() / want.std())
-            assert error < 0.04, f"{name}, {rows} rows: off by {error:.3f}"
-            figures[f"{name}_{rows}_ms"] = round(timed(lambda x=x, layer=layer: layer(x), 50), 4)
-    return figures
-
-
-def machine() -> dict[str, Any]:
-    """What this ran on."""
-    name = torch.cuda.get_device_name(0) if DEVICE.type == "cuda" else "cpu"
-    return {
-        "device": name,
-        "torch": str(torch.__version__),
-        "cuda": torch.version.cuda,
-        "python": sys.version.split()[0],
-    }
-
-
-def main(out: Path) -> int:
-    sizes = ("1b", "8b") if DEVICE.type == "cuda" else ("toy",)
-    checks: dict[str, Callable[[], dict[str, Any]]] = {
-        "machine": machine,
-        "same noise": same_noise,
-        "same text": same_text,
-        "sampling": sampling_cost,
-        "quantised": quantised,
-        **{f"pass {size}": lambda size=size: pass_cost(size) for size in sizes},
-    }
-    results: dict[str, Any] = {}
-    for name, check in checks.items():
-        began = time.perf_counter()
-        try:
-            results[name] = {"ok": True, **check()}
-        except Exception as error:  # noqa: BLE001 - each check stands alone; the failure is recorded and decides the exit code
-            traceback.print_exc()
-            results[name] = {"ok": False, "error": f"{type(error).__name__}: {error}"}
-        results[name]["seconds"] = round(time.perf_counter() - began, 1)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(results, indent=1))
-    print("-" * 60)
-    for name, result in results.items():
-        words = "  ".join(f"{key} {value}" for key, value in result.items() if key not in ("ok", "seconds"))
-        print(f"{'ok  ' if result['ok'] else 'FAIL'} {name:12s} {result['seconds']:6.1f} s  {words}")
-    return 0 if all(result["ok"] for result in results.values()) else 1
+def main() -> int:
+    """Run what is asked for. Exit code 1 if something failed."""
+    asked = options()
+    ends = asked.ends or time.time() + asked.limit
+    words = asked.only.split()
+    plan = [[c for c in some if not words or any(w in c.name for w in words)] for some in (first(), beside(), after())]
+    if asked.one:
+        plan = [[], [], [check for check in itertools.chain(*plan) if check.name == asked.one]]
+    book = Book(asked.out, [check.name for check in itertools.chain(*plan)])
+    for number, some in enumerate(plan):
+        left = [check for check in some if check.name not in book.checks]
+        if number == 1 and asked.beside:
+            run_beside(left, book, min(ends, time.time() + TOGETHER), asked.beside)
+            continue
+        for check in left:
+            if ends - time.time() < 3:
+                break
+            book.note(check.name, run(check, ends - time.time()))
+            free()
+            if not book.checks[check.name]["ok"] and not asked.one and not alive():
+                print("the device is lost; going on in a new process", flush=True)
+                again = [str(asked.out), "--ends", str(ends), "--only", asked.only, "--beside", str(asked.beside)]
+                os.execv(sys.executable, [sys.executable, __file__, *again])
+    return 0 if all(result["ok"] for result in book.checks.values()) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main())

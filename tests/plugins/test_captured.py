@@ -198,7 +198,7 @@ def of_files(method: Method, folder: Path, options: dict[str, object]) -> Callab
     return lambda target: method.load(target, Match(Fit.EXACT, "", weights=str(folder)), options)
 
 
-@pytest.mark.parametrize("gap", [0, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("gap", [0, 2])
 @pytest.mark.parametrize("name", ["eagle", "p_eagle", "dflash", "mtp", "mtp_3"])
 def test_pieces(name: str, gap: int, tmp_path: Path) -> None:
     if name.startswith("mtp"):

@@ -366,6 +366,7 @@ def test_a_whole_model_says_the_same(name: str) -> None:
     assert torch.equal(said[1:], known["greedy.new_ids"][0, :3])
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 @pytest.mark.parametrize("name", [name for name in ("qwen3_5", "nemotron_h") if name in golden.NAMES])
 def test_states_of_a_whole_model_roll_back(name: str) -> None:

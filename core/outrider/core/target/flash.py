@@ -67,16 +67,17 @@ def _ready(
     z = tl.load(at + other, mask=there, other=0.0).to(tl.float32)
     if NORM:
         factor = tl.rsqrt(tl.sum(x * x, 0) / HEAD + tl.where(head < heads, q_eps, k_eps))
-        y = (y * factor).to(kind).to(tl.float32)
-        z = (z * factor).to(kind).to(tl.float32)
+        y *= factor
+        z *= factor
         if WEIGHT:
             q_w, k_w = tl.load(q_weight + d, mask=there, other=0.0), tl.load(k_weight + d, mask=there, other=0.0)
-            y = (y * tl.where(head < heads, q_w, k_w).to(tl.float32)).to(kind).to(tl.float32)
+            y *= tl.where(head < heads, q_w, k_w).to(tl.float32)
             q_w, k_w = (
                 tl.load(q_weight + other, mask=there, other=0.0),
                 tl.load(k_weight + other, mask=there, other=0.0),
             )
-            z = (z * tl.where(head < heads, q_w, k_w).to(tl.float32)).to(kind).to(tl.float32)
+            z *= tl.where(head < heads, q_w, k_w).to(tl.float32)
+        y, z = y.to(kind).to(tl.float32), z.to(kind).to(tl.float32)
     if ROPE:
         c = tl.load(cos + s * turn_row + d, mask=there, other=0.0).to(tl.float32)
         n = tl.load(sin + s * turn_row + d, mask=there, other=0.0).to(tl.float32)

@@ -39,10 +39,10 @@ def _norm(x, weight, out, width, row_stride, eps, WEIGHT: tl.constexpr, BLOCK: t
     d = tl.arange(0, BLOCK)
     there = d < width
     value = tl.load(x + row * row_stride + d, mask=there, other=0.0).to(tl.float32)
-    y = (value * tl.rsqrt(tl.sum(value * value, 0) / width + eps)).to(kind)
+    y = value * tl.rsqrt(tl.sum(value * value, 0) / width + eps)
     if WEIGHT:
-        y = (y.to(tl.float32) * tl.load(weight + d, mask=there, other=0.0).to(tl.float32)).to(kind)
-    tl.store(out + row * width + d, y, mask=there)
+        y *= tl.load(weight + d, mask=there, other=0.0).to(tl.float32)
+    tl.store(out + row * width + d, y.to(kind), mask=there)
 
 
 @triton.jit

@@ -82,7 +82,7 @@ class Fused(Protocol):
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        """`x / rms(x) * weight` over the last dimension, rounded as the device's torch does."""
+        """`x / rms(x) * weight` over the last dimension, rounded once, at the end."""
         ...
 
     def gated(self, both: Tensor, activation: Activation) -> Tensor:
