@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import drafts
+import expert_checks
 import kernel_checks
 import others
 import passes
@@ -46,7 +47,11 @@ def beside() -> list[Check]:
         Check("norms and gates", kernel_checks.norms_and_gates, 60),
         Check("attention", kernel_checks.attention, 90),
         Check("recurrences", kernel_checks.recurrences, 60),
-        Check("quantised products", kernel_checks.quantised, 90),
+        *(
+            Check(f"quantised {str(some).removeprefix('torch.')}", kernel_checks.quantised(some), 90)
+            for some in kernel_checks.DTYPES
+        ),
+        Check("experts", expert_checks.right, 90),
     ]
     return [
         *(kernels if GPU or os.environ.get("TRITON_INTERPRET") == "1" else ()),
@@ -64,6 +69,7 @@ def after() -> list[Check]:
         *(Check(f"pass {name}", passes.of_model(name), seconds) for name, seconds in passes.THEN.items()),
         Check("sampling", passes.sampling, 20),
         Check("products", passes.products, 25),
+        Check("cost of experts", expert_checks.cost, 50),
         Check("starter", others.starter, 40),
         Check("transformers", others.transformers, 90),
     ]
@@ -175,8 +181,9 @@ def main() -> int:
             if ends - time.time() < 3:
                 break
             book.note(check.name, run(check, ends - time.time()))
-            free()
-            if not book.checks[check.name]["ok"] and not asked.one and not alive():
+            if book.checks[check.name]["ok"]:
+                free()
+            elif not alive():
                 print("the device is lost; going on in a new process", flush=True)
                 again = [str(asked.out), "--ends", str(ends), "--only", asked.only, "--beside", str(asked.beside)]
                 os.execv(sys.executable, [sys.executable, __file__, *again])

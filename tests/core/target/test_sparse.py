@@ -69,11 +69,11 @@ def test_who_chose_what(rows: int, top: int, count: int) -> None:
 @triton.jit
 def _tell(chosen, mates, there, before, pairs, TILE: tl.constexpr, STEP: tl.constexpr):
     pair = tl.program_id(0)
-    some, exist, earlier = sparse._mates(chosen, pair, pairs, TILE, STEP)
+    some, exist = sparse._mates(chosen, pair, pairs, TILE, STEP)
     place = pair * TILE + tl.arange(0, TILE)
     tl.store(mates + place, some)
     tl.store(there + place, exist.to(tl.int32))
-    tl.store(before + pair, earlier)
+    tl.store(before + pair, sparse._earlier(chosen, pair, STEP))
 
 
 def test_pairs_find_their_mates() -> None:

@@ -220,13 +220,13 @@ class Decoder:
         return Pass(self.head(self.norm(x)), hidden)
 
     @torch.inference_mode()
-    def early(self, ids: Tensor, cache: Cache, start: int, layers: int) -> Tensor:
+    def early(self, ids: Tensor, cache: Cache, start: int | Still, layers: int) -> Tensor:
         """Residual [S, d] after the first `layers` blocks for `ids` at `start`; what they write is scratch."""
         return self._blocks(ids, cache, self._where(ids, cache, start, None), layers, ((), {}))
 
-    def _where(self, ids: Tensor, cache: Cache, start: int, tree: Tree | None) -> Where:
+    def _where(self, ids: Tensor, cache: Cache, start: int | Still, tree: Tree | None) -> Where:
         rows = ids.shape[0]
-        if start + rows > cache.capacity:
+        if not isinstance(start, Still) and start + rows > cache.capacity:
             raise ValueError(f"{rows} tokens at {start} exceed a cache of {cache.capacity}")
         return Where(start, rows, self.weights.tables, self.dtype, self.device, tree)
 

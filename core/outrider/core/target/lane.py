@@ -106,6 +106,7 @@ class Lane:
         self.shared: dict[str, Any] = {}  # what captured work reads beside these, by name
         self._stands: tuple[int, int] | None = None  # what the two hold, if the host knows
         self._passes: dict[tuple[object, ...], Captured] = {}
+        self._early: dict[tuple[int, ...], Callable[..., Tensor]] = {}
 
     @staticmethod
     def width(rows: int) -> int:
@@ -174,3 +175,19 @@ class Lane:
         assert made.logits is not None
         hidden = None if made.hidden is None else made.hidden[: len(ids)]
         return Pass(made.logits[: len(ids)], hidden)
+
+    def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
+        """As `TargetModel.early`, on states that are not overwritten; the result is good until the next call."""
+        rows = ids.shape[0]
+        end = self.end(start, rows)
+        key = rows, layers, end
+
+        def work(ids: Tensor, start: Tensor) -> Tensor:
+            return self.decoder.early(ids, self.cache, Still(start, end), layers)
+
+        at = torch.tensor([start], device=self.decoder.device)
+        if key not in self._early:
+            self._early[key] = self.capture.function(work, (ids, at))
+        made = self._early[key](ids, at)
+        self.cache.resume((), start + rows - self.cache.length)
+        return made

@@ -101,8 +101,10 @@ class TargetModel:
         return self.decoder.head(hidden)
 
     def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
-        """Residual [n, d] after the first layers; what they write is scratch."""
-        return self.decoder.early(ids, self.cache, start, layers)
+        """Residual [n, d] after the first layers, good until the next call; what they write is scratch."""
+        if self.lane is None or ids.shape[0] > SLACK or self.cache.forgets:
+            return self.decoder.early(ids, self.cache, start, layers)
+        return self.lane.early(ids, start, layers)
 
     def kv(self, layer: int) -> tuple[Tensor, Tensor, int]:
         """Keys, values [K, C, h] that a layer reads, and the committed length. Raises ValueError if it has none.

@@ -42,22 +42,31 @@ _E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6)  # what 4-bit floats stand for, up to a fac
 
 
 @triton.jit
+def _earlier(chosen, pair, STEP: tl.constexpr):
+    """How many pairs before this one have chosen its expert."""
+    expert = tl.load(chosen + pair)
+    found = pair * 0
+    for start in range(0, pair, STEP):
+        q = start + tl.arange(0, STEP)
+        found += tl.sum((tl.load(chosen + q, mask=q < pair, other=-1) == expert).to(tl.int32), 0)
+    return found
+
+
+@triton.jit
 def _mates(chosen, pair, pairs, TILE: tl.constexpr, STEP: tl.constexpr):
-    """The next TILE pairs from `pair` on that chose its expert, which of them exist, and how many others come before it."""
+    """The next TILE pairs from this one on that have chosen its expert, and which of them exist."""
     expert = tl.load(chosen + pair)
     slot = tl.arange(0, TILE)
     mates = tl.zeros((TILE,), dtype=tl.int32)
-    before, found = pair * 0, pair * 0
-    for start in range(0, pairs, STEP):
+    found = pair * 0
+    for start in range(pair, pairs, STEP):
         q = start + tl.arange(0, STEP)
-        same = tl.load(chosen + q, mask=q < pairs, other=-1) == expert
-        before += tl.sum((same & (q < pair)).to(tl.int32), 0)
-        later = (same & (q >= pair)).to(tl.int32)
-        rank = found + tl.cumsum(later, 0) - later
-        hit = (later[None, :] > 0) & (rank[None, :] == slot[:, None])
+        same = (tl.load(chosen + q, mask=q < pairs, other=-1) == expert).to(tl.int32)
+        rank = found + tl.cumsum(same, 0) - same
+        hit = (same[None, :] > 0) & (rank[None, :] == slot[:, None])
         mates += tl.sum(tl.where(hit, q[None, :], 0), 1)
-        found += tl.sum(later, 0)
-    return mates, slot < found, before
+        found += tl.sum(same, 0)
+    return mates, slot < found
 
 
 @triton.jit
@@ -160,9 +169,9 @@ def _through(
 ):
     """Some outputs of one expert for the pairs that one program takes. Of the first expert's tensors only the dtypes are used."""
     pair = tl.program_id(1)
-    mates, there, before = _mates(chosen, pair, pairs, TILE, STEP)
-    if before % TILE != 0:
+    if _earlier(chosen, pair, STEP) % TILE != 0:
         return
+    mates, there = _mates(chosen, pair, pairs, TILE, STEP)
     at = places + tl.load(chosen + pair)
     GATED: tl.constexpr = KIND < 3
     EACH: tl.constexpr = BLOCK_O // 2 if GATED else BLOCK_O

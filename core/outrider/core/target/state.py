@@ -105,6 +105,12 @@ class Rows:
         for part in self.parts:
             part[new] = part[old]
 
+    @torch.inference_mode()
+    def wipe(self, length: int) -> None:
+        """Zero what is no true row; what is no number would spread from there, masked or not. A ring loses all."""
+        for part in self.parts:
+            part[length:] = 0
+
     def mask(self, where: Where, groups: int) -> Tensor:
         """The additive mask over the rows that `take` gives."""
         return where.mask(self.window, groups)
@@ -175,6 +181,10 @@ class Ring(Rows):
     def stood(self, length: int, stop: int) -> None:
         """As `Cache.stood`."""
         self._wrote(stop)
+
+    def wipe(self, length: int) -> None:
+        """As `Rows`."""
+        super().wipe(0)
 
     def _wrote(self, stop: int) -> None:
         if stop > self.rows:

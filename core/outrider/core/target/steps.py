@@ -21,14 +21,11 @@ SHORT = 17  # rows of a pass that is worth a graph; longer ones come once in an 
 
 
 class Steps:
-    """The captured work of one conversation. `like` lies on its device, and has the dtype of its `mixers`.
+    """The captured work of one conversation over layers with these mixers; `like` has their dtype and lies on their device."""
 
-    Where it names these, and fused kernels serve them all, passes read no more rows than there are.
-    """
-
-    def __init__(self, graphs: Capture, like: Tensor, mixers: Sequence[Mixer] = ()) -> None:
+    def __init__(self, graphs: Capture, like: Tensor, mixers: Sequence[Mixer]) -> None:
         self._graphs, self._device = graphs, like.device
-        self._free = bool(mixers) and reads_what_is_there(mixers, like)
+        self._free = reads_what_is_there(mixers, like)
         self._made: dict[Hashable, Callable[..., Any]] = {}
 
     def __call__(self, key: Hashable, work: Callable[..., Any], *arguments: Tensor) -> Any:
@@ -46,10 +43,10 @@ class Steps:
         """Numbers [n] on their way to the device."""
         return torch.tensor(numbers, dtype=torch.int64, pin_memory=self._device.type == "cuda")
 
-    def end(self, stop: int, rows: Rows) -> int:
-        """Rows that a still pass reads of a memory that it fills up to row `stop`."""
+    def end(self, stop: int, rows: Rows, *, masked: bool = False) -> int:
+        """Rows that a still pass reads of a memory that it fills up to row `stop`; `masked`: no kernel takes its tree."""
         whole = rows.parts[0].shape[0]
-        return whole if self._free else reach(stop, whole)
+        return whole if self._free and not masked else reach(stop, whole)
 
 
 def filled(x: Tensor, rows: int) -> Tensor:

@@ -52,16 +52,9 @@ class Rider:
         self.needs = Needs(hidden=plan.states)
         self.shape = Shape(nodes=TREE if options.tree else plan.drafts, depth=plan.drafts)
         self._rows = parts.network.new_rows()
-        self._steps = self._new_steps()
+        mixers, graphs = [layer.attention for layer in parts.network.layers], target.graphs
+        self._steps = None if graphs is None else Steps(graphs, self._rows[0].parts[0], mixers)
         self.origin = self.count = 0
-
-    def _new_steps(self) -> Steps | None:
-        """For these rows; None where nothing is captured."""
-        layers, graphs = self._parts.network.layers, self._target.graphs
-        if graphs is None:
-            return None
-        loose = any(layer.sight.window and layer.sight.reading != "slot" for layer in layers)  # too many for a kernel
-        return Steps(graphs, self._rows[0].parts[0], () if loose else [layer.attention for layer in layers])
 
     # ------------------------------------------------------------------ what became true
 
@@ -122,6 +115,8 @@ class Rider:
         most = self._parts.network.plan.drafts
         slots = self.block(context.tokens[-1], most if self._options.tree else min(most, context.nodes))
         if not bool(slots.logits.isfinite().all()):
+            for rows in self._rows:
+                rows.wipe(self.count)
             return None
         if self._options.tree:
             return self._tree(slots, context)
@@ -135,7 +130,7 @@ class Rider:
         if steps is None:
             hidden, logits = self._pass(root, drafts, self.count)
         else:
-            end = steps.end(self.count + drafts + 1, self._rows[0])
+            end = steps.end(self.count + drafts + 1, self._rows[0], masked=self._parts.network.loose)
 
             def work(sheet: Tensor) -> tuple[Tensor, Tensor]:
                 return self._pass(sheet[:1], drafts, Still(sheet[1:], end))

@@ -101,6 +101,11 @@ class Network:
     dtype: torch.dtype
     device: torch.device
 
+    @property
+    def loose(self) -> bool:
+        """Whether a layer's window ends at the anchor, which takes loose rows."""
+        return any(layer.sight.window and layer.sight.reading != "slot" for layer in self.layers)
+
     def new_rows(self) -> list[Rows]:
         """Room for the keys and values of one conversation."""
         room = Room(

@@ -173,8 +173,12 @@ class Rider:
     def _spoilt(self) -> None:
         """No draft, and all is read anew for the next one. Raises ModelError where that was no help."""
         from outrider.core.errors import ModelError
+        from outrider.core.target.state import Rows
 
         self.reset()
+        for state in self._cache.states:
+            if isinstance(state, Rows):
+                state.wipe(0)
         if self._lost:
             raise ModelError("What it says is no number.", "Try another --dtype, or another draft model.")
         self._lost = True

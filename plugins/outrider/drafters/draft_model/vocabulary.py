@@ -88,8 +88,9 @@ class Bridge:
         """[Vd] -> [V]: the logits of shared tokens, -inf for all others."""
         import torch
 
+        self._ours, self._theirs = self._ours.to(logits.device), self._theirs.to(logits.device)  # moved once
         row = logits.new_full((self._vocab,), -torch.inf)
-        row[self._ours.to(row.device)] = logits[self._theirs.to(row.device)]
+        row[self._ours] = logits[self._theirs]
         return row
 
     def _spell(self, token: int) -> list[int]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step
 
 from .network import Network
-from .trail import Trail
+from .trail import Scratch, Trail
 
 if TYPE_CHECKING:
     from typing import Self
@@ -120,15 +120,21 @@ class Rider:
 
     def _tree(self, feature: Tensor, count: int) -> Draft | None:
         """EAGLE-2: follow the k likeliest nodes of every level, then keep the `count` likeliest of all that were seen."""
+        rows = (self._style.depth - 1) * self._style.top_k
+        tokens, scores, parents = self._trail.grown(self._grow, feature, rows)
+        return _likeliest(tokens, scores, parents, count)
+
+    def _grow(self, feature: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor, Tensor]:
+        """All nodes that were seen, level by level: tokens, log-probabilities of their paths, parents, each [nodes]."""
         network, device = self._network, feature.device
         tokens, scores = self._children(feature)  # [1, k]
         k = tokens.shape[1]
         grown = [(tokens[0], scores[0], torch.full((k,), -1, device=device))]  # token, log p of its path, parent
         front = torch.arange(k, device=device)  # [k] nodes that are followed
         tokens, scores, states = tokens[0], scores[0], network.fed_back(feature).expand(k, -1)
-        depths, seen = torch.ones(k, dtype=torch.int64), torch.eye(k, dtype=torch.bool, device=device)
+        depths, seen = torch.ones_like(front), torch.eye(k, dtype=torch.bool, device=device)
         for level in range(1, self._style.depth):
-            feature = self._trail.scratch(tokens, states, depths, seen)  # [k, d]
+            feature = scratch(tokens, states, depths, seen)  # [k, d]
             below, gains = self._children(feature)  # [k, k]
             totals = (scores[:, None] + gains).flatten()
             first = k + (level - 1) * k * k  # number of the first of these nodes
@@ -137,10 +143,10 @@ class Rider:
             parents = best // k
             front, tokens, scores = first + best, below.flatten()[best], totals[best]
             states = network.fed_back(feature)[parents]
-            depths = torch.cat((depths, torch.full((k,), level + 1)))
+            depths = torch.cat((depths, torch.full((k,), level + 1, device=device)))
             seen = torch.cat((seen[parents], torch.eye(k, dtype=torch.bool, device=device)), 1)
         tokens, scores, parents = (torch.cat(parts) for parts in zip(*grown, strict=True))
-        return _likeliest(tokens, scores, parents, count)
+        return tokens, scores, parents
 
     def _children(self, feature: Tensor) -> tuple[Tensor, Tensor]:
         """Features [S, d] -> the likeliest tokens behind each, in target ids, and their log-probabilities, both [S, k]."""

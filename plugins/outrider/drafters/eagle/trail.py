@@ -15,6 +15,7 @@ Letters: `S` rows, `T` scratch rows, `n` states read, `D` width of the target, `
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 from outrider.core.drafting import Step
 from outrider.core.target.capture import Capture
 from outrider.core.target.lane import Lane
+from outrider.core.target.ops import LOOSE
 from outrider.core.target.state import Room, Rows
 from outrider.core.target.steps import Steps, filled
 from outrider.core.target.where import Still, Tree, Where
@@ -31,6 +33,8 @@ from .network import Network
 
 CHUNK = 512  # rows of one pass; fewer wait until a draft is asked for
 MOST = 64  # rows of a captured pass, and scratch rows that it may fill
+
+Scratch = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # as `Trail.scratch`
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,8 @@ class Trail:
 
     def wipe(self) -> None:
         """Zero all that is not a true row: what is no number would spread from there, masked or not."""
-        for part in self._parts():
-            part[len(self._positions) :] = 0
+        for rows in self._rows:
+            rows.wipe(len(self._positions))
 
     def _parts(self) -> list[Tensor]:
         return [part for rows in self._rows for part in rows.parts]
@@ -152,6 +156,27 @@ class Trail:
         sheet = self._steps.told([token, self._positions[-1] + depth, base])
         return self._steps(("step", end), work, sheet, feature)
 
+    def grown(
+        self, grow: Callable[[Tensor, Scratch], tuple[Tensor, ...]], feature: Tensor, most: int
+    ) -> tuple[Tensor, ...]:
+        """What `grow` makes of the newest feature [1, d] and up to `most` scratch rows; it asks the device for no value."""
+        if self._steps is None:
+            return grow(feature, self.scratch)
+        base = len(self._positions)
+        end = self._steps.end(base + most, self._rows[0], masked=most > LOOSE)
+
+        def work(sheet: Tensor, feature: Tensor) -> tuple[Tensor, ...]:
+            base, newest = sheet.split(1)
+
+            def scratch(ids: Tensor, states: Tensor, depths: Tensor, seen: Tensor) -> Tensor:
+                rows, loose = seen.shape
+                where = self._where(Still(base + (loose - rows), end), rows, Tree(base, depths + newest, seen))
+                return self._network(ids, states, where, self._rows)
+
+            return grow(feature, scratch)
+
+        return self._steps(("tree", end), work, self._steps.told([base, self._positions[-1]]), feature)
+
     def scratch(self, ids: Tensor, states: Tensor, depths: Tensor, seen: Tensor) -> Tensor:
         """Features [S, d] of guessed tokens [S] with states [S, d], written behind the scratch rows of this draft.
 
@@ -163,9 +188,11 @@ class Trail:
     def _pass(self, ids: Tensor, states: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
         device, base = self._room.device, len(self._positions)
         rows, loose = seen.shape
-        tree = Tree(base, positions, seen.to(device))
-        where = Where(base + loose - rows, rows, self._network.tables, self._room.dtype, device, tree)
+        where = self._where(base + loose - rows, rows, Tree(base, positions, seen.to(device)))
         return self._network(ids, states, where, self._rows)
+
+    def _where(self, start: int | Still, rows: int, tree: Tree) -> Where:
+        return Where(start, rows, self._network.tables, self._room.dtype, self._room.device, tree)
 
     @torch.inference_mode()
     def _catch_up(self, masked: int = 0) -> Tensor | None:
@@ -207,8 +234,7 @@ class Trail:
 
     def _still(self, sheet: Tensor, end: int, states: Tensor) -> Tensor:
         """As `_line` from a row on that only the device knows; `sheet` [2 W + 1]: tokens, positions, and that row."""
-        rows, network = states.shape[0], self._network
+        rows = states.shape[0]
         ids, positions, base = sheet.split((rows, rows, 1))
         tree = Tree(base, positions, torch.ones(rows, rows, dtype=torch.bool, device=sheet.device).tril())
-        where = Where(Still(base, end), rows, network.tables, self._room.dtype, self._room.device, tree)
-        return network(ids, states, where, self._rows)
+        return self._network(ids, states, self._where(Still(base, end), rows, tree), self._rows)

@@ -71,7 +71,7 @@ class Past:
         self._positions: list[int] = []  # of the rows, ascending
         self._waiting: list[tuple[int, Tensor]] = []  # states [S, d] with no row yet, and the position of the first
         self._newest: Tensor | None = None  # [1, d] what heads read behind the last row
-        self._wipe()
+        self._rows.wipe(0)
 
     def hear(self, step: Step) -> None:
         """Take up the states of `step`; each stands one position before the token that it led to."""
@@ -90,7 +90,7 @@ class Past:
         if rows < len(self._positions):
             del self._positions[rows:]
             self._newest = None
-            self._wipe()
+            self._rows.wipe(rows)
 
     def fork(self) -> Past:
         """A copy that goes its own way."""
@@ -118,11 +118,6 @@ class Past:
             made = self._layer(states[start : start + CHUNK], some, len(self._positions), self._rows)
             self._positions += some
             self._newest = made[-1:]
-
-    def _wipe(self) -> None:
-        """Zero what is no row any more: what is no number would spread from there, masked or not."""
-        for part in self._rows.parts:
-            part[len(self._positions) :] = 0
 
 
 class _Named:

@@ -30,7 +30,7 @@ from outrider.core.target.state import SLACK, Room, Rows
 from outrider.core.target.steps import SHORT, Steps, filled
 from outrider.core.target.where import Still, Tables, Where
 
-from .memory import CHUNK, Memory
+from .memory import CHUNK, Memory, still
 from .picks import Picks
 
 MOST = 16  # tokens of a draft of one layer
@@ -138,6 +138,10 @@ class Chain:
         picks, made = Picks(context), self._feed()
         while picks.add(self._logits(made)) and len(picks.path) < count:
             made = self._ahead(picks.path, made.back)
+        if len(picks.path) < count:
+            for state in self._states:
+                if isinstance(state, Rows):
+                    state.wipe(self._memory.rows)
         return picks.draft()
 
     def _logits(self, made: Made) -> Tensor:
@@ -168,7 +172,7 @@ class Chain:
     @torch.inference_mode()
     def _pass(self, layer: int, first: int, ids: Sequence[int], hidden: Tensor) -> Made:
         """Rows from `first` on through one layer: next tokens [S] and states [S, d] -> what came of the last."""
-        if self._steps is not None and len(ids) <= SHORT and not self._memory.holes:
+        if self._steps is not None and len(ids) <= SHORT:
             return self._still(self._steps, layer, first, ids, hidden)
         where = self._memory.where(first, len(ids), self._tables, hidden)
         read, back = self._through(layer, torch.tensor(ids, device=hidden.device), hidden, where)
@@ -179,16 +183,18 @@ class Chain:
         rows, count = self._states[layer], len(ids)
         assert isinstance(rows, Rows)
         width = Lane.width(count)
-        end = steps.end(first + width, rows)
+        end = steps.end(first + width, rows, masked=bool(self._memory.holes))
+        there = self._memory.there(end)
 
-        def work(sheet: Tensor, hidden: Tensor) -> Made:
+        def work(sheet: Tensor, hidden: Tensor, there: Tensor | None = None) -> Made:
             ids, base, last = sheet.split((width, 1, 1))
-            where = Where(Still(base, end), width, self._tables, hidden.dtype, hidden.device)
+            where = still(Still(base, end), width, self._tables, hidden, there)
             read, back = (part[last] for part in self._through(layer, ids, hidden, where))
             return Made(read, back, self._target.head(read))
 
         sheet = steps.told([*ids, *[0] * (width - count), first, count - 1])
-        return steps((layer, width, end), work, sheet, filled(hidden, width))
+        holed = () if there is None else (there,)
+        return steps((layer, width, end, len(holed)), work, sheet, filled(hidden, width), *holed)
 
     def _through(self, layer: int, ids: Tensor, hidden: Tensor, where: Where) -> tuple[Tensor, Tensor]:
         """What the head reads and what is fed back, both [S, d]; the latter is kept for the next layer."""

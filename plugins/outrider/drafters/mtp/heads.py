@@ -35,7 +35,7 @@ from outrider.core.weights.pickled import read_pickled
 from outrider.core.weights.stored import as_weights
 
 from .layout import META, read_settings
-from .memory import CHUNK, Memory
+from .memory import CHUNK, Memory, still
 from .picks import Picks
 
 AGAIN = "Download the heads again, whole."
@@ -109,7 +109,7 @@ class Heads:
         memory, last = self._memory, torch.empty(0)
         while memory.waiting:
             first, hidden = memory.fed, memory.take(min(CHUNK, memory.waiting))
-            if self._steps is not None and hidden.shape[0] <= SHORT and not memory.holes:
+            if self._steps is not None and hidden.shape[0] <= SHORT:
                 last = self._still(self._steps, first, hidden)
             else:
                 where = memory.where(first, hidden.shape[0], self._tables, hidden)
@@ -121,14 +121,16 @@ class Heads:
         rows, count = self._states[0], hidden.shape[0]
         assert isinstance(rows, Rows)
         width = Lane.width(count)
-        end = steps.end(first + width, rows)
+        end = steps.end(first + width, rows, masked=bool(self._memory.holes))
+        there = self._memory.there(end)
 
-        def work(sheet: Tensor, hidden: Tensor) -> Tensor:
+        def work(sheet: Tensor, hidden: Tensor, there: Tensor | None = None) -> Tensor:
             base, last = sheet.split(1)
-            where = Where(Still(base, end), width, self._tables, hidden.dtype, hidden.device)
+            where = still(Still(base, end), width, self._tables, hidden, there)
             return torch.cat([made[last] for made in self._through(hidden, where)])
 
-        return steps((width, end), work, steps.told([first, count - 1]), filled(hidden, width))
+        holed, sheet = () if there is None else (there,), steps.told([first, count - 1])
+        return steps((width, end, len(holed)), work, sheet, filled(hidden, width), *holed)
 
     def _through(self, hidden: Tensor, where: Where) -> list[Tensor]:
         """[S, d] of each head."""

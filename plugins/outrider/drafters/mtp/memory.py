@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Step
-from outrider.core.target.where import Tables, Tree, Where
+from outrider.core.target.ops import LOOSE
+from outrider.core.target.where import Still, Tables, Tree, Where
 
 CHUNK = 512  # rows of one pass; so many wait before they are fed without a draft being asked for
 TAIL = 64  # newest states that are kept: where the last tokens are cut, others may follow the same state
@@ -112,3 +113,25 @@ class Memory:
                 seen[:, hole.start - base : hole.stop - base] = False
             tree = Tree(base, positions, seen)
         return Where(first, count, tables, like.dtype, like.device, tree)
+
+    def there(self, rows: int) -> Tensor | None:
+        """Which of the first rows are no holes, [rows]; None if all are not."""
+        if not self.holes:
+            return None
+        there = torch.ones(rows, dtype=torch.bool)
+        for hole in self.holes:
+            there[hole.start : hole.stop] = False
+        return there
+
+
+def still(start: Still, rows: int, tables: Tables, like: Tensor, there: Tensor | None) -> Where:
+    """As `Memory.where` for `rows` rows from one on that only the device knows; `there` [start.end] as `Memory.there` gives it.
+
+    With holes all rows that are read are loose, more than a kernel takes.
+    """
+    if there is None:
+        return Where(start, rows, tables, like.dtype, like.device)
+    many = max(start.end, LOOSE + 1)
+    at = start.base + torch.arange(rows - many, rows, device=like.device)  # [T], below 0 there is nothing
+    seen = there[at.clamp(min=0)] & (at <= at[-rows:, None])
+    return Where(start, rows, tables, like.dtype, like.device, Tree(at[:1], at, seen))
