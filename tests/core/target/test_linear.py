@@ -6,11 +6,18 @@ import pytest
 import torch
 
 from outrider.core.target import linear as forms
+from outrider.core.target import packed_linear
 from outrider.core.target.linear import Expanding, Form, Int4, Int8, Linear, Prepacked, Stacked, Table, linear
 from outrider.core.weights.grouped import Grouped, pack_nibbles, quantise
 
 CPU = torch.device("cpu")
 BF16, FP32 = torch.bfloat16, torch.float32
+
+
+@pytest.fixture(autouse=True)
+def without_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where C cannot be built; `test_native_linear` is about the rest."""
+    monkeypatch.setattr(packed_linear, "there", lambda: None)
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

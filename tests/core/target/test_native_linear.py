@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outrider.core.target import compiled, linear, packed_linear
 from outrider.core.target.linear import FEW, Form, Int4, Int8
-from outrider.core.target.packed_linear import Packed, Products
+from outrider.core.target.packed_linear import Packed, Plain, Products
 from outrider.core.weights.grouped import Grouped, pack_nibbles, quantise
 from outrider.core.weights.layout import KINDS, Layout
 from outrider.core.weights.quants import _IQ4
@@ -98,6 +98,30 @@ def test_every_kind_of_code(bits: int, coding: str, group: int, inputs: int, dty
             assert torch.equal(layer.plus(x[5 : 5 + rows], residual[5 : 5 + rows]), added[5 : 5 + rows])
         assert off(layer(x), want) < 2 * tolerance
         assert off(layer.plus(x, residual), want + residual) < 2 * tolerance
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(32, 32), (40, 96), (100, 576)])
+def test_plain_weights_on_matrix_units(outputs: int, inputs: int, fast: Products) -> None:
+    weight, bias = some(outputs, inputs, dtype=BF16), some(outputs, dtype=BF16, seed=3)
+    assert Plain.multiplies(weight, BF16) == fast.tiles
+    assert not Plain.multiplies(weight[:, :-1], BF16)
+    assert not Plain.multiplies(weight[:31], BF16)
+    assert not Plain.multiplies(weight.float(), FP32)
+    if not fast.tiles:
+        pytest.skip("this processor has no matrix units")
+    layer = linear.linear(weight, bias, BF16, CPU)
+    assert isinstance(layer, Plain)
+    assert layer.nbytes == -(-outputs // 32) * 32 * inputs * 2 + bias.nbytes
+    x, residual = some(FEW + 5, inputs, dtype=BF16, seed=1), some(FEW + 5, outputs, dtype=BF16, seed=2)
+    want = x.double() @ weight.double().T + bias.double()
+    whole, added = layer(x[:FEW]), layer.plus(x[:FEW], residual[:FEW])
+    assert off(whole, want[:FEW]) < 6e-3
+    assert off(added, want[:FEW] + residual[:FEW]) < 6e-3
+    for rows in (1, 2, 7, 16, 17, 33):
+        assert torch.equal(layer(x[:rows]), whole[:rows])
+        assert torch.equal(layer.plus(x[5 : 5 + rows], residual[5 : 5 + rows]), added[5 : 5 + rows])
+    assert off(layer(x), want) < 0.012
+    assert off(layer(x[:3].float()), want[:3]) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP32])

@@ -1,7 +1,8 @@
 """Linear layers: plain, in the CPU library's own blocked layout, or over weights that stay quantised in memory.
 
-A quantised matrix is expanded inside the product: by torch's 4- and 8-bit kernels on a CPU, by a Triton kernel on CUDA,
-and by plain torch steps for many rows, where expanding once is cheaper than doing so for each row, or where no kernel fits.
+A quantised matrix is expanded inside the product: on a CPU in C (`packed_linear`), or by torch's 4- and 8-bit kernels where
+C cannot be built; by a Triton kernel on CUDA; and by plain torch steps for many rows, where expanding once is cheaper than
+doing so for each row, or where no kernel fits.
 All passes that decode (up to `FEW` rows) take one path, so that drafted and plain tokens are computed alike.
 
 Letters: `S` rows, `o` outputs, `i` inputs, `g` codes in a group.
@@ -48,10 +49,14 @@ class Form:
             return self.keep == "all" and self.dtype != torch.float64
         if self.device.type == "cuda":
             return _triton()
-        return Int4.takes(weight, self.dtype) or Int8.takes(weight, self.dtype)
+        return _compiled(weight, self.dtype) or Int4.takes(weight, self.dtype) or Int8.takes(weight, self.dtype)
 
     def nbytes(self, weight: Layout) -> int:
         """Bytes that a matrix takes as it is kept."""
+        if self.device.type == "cpu" and _compiled(weight, self.dtype):
+            from .packed_linear import Packed
+
+            return Packed.bytes_of(weight, self.dtype)
         if self.device.type == "cpu" and Int4.takes(weight, self.dtype):
             rows = -(-weight.rows // _int4_block()) * _int4_block()
             return rows * (weight.columns // 2 + weight.columns // weight.group * 4)
@@ -72,8 +77,13 @@ def packs(dtype: torch.dtype, device: torch.device) -> bool:
 def linear(weight: Tensor | Grouped, bias: Tensor | None, dtype: torch.dtype, device: torch.device) -> Linear:
     """The layer for a matrix [o, i], in the best form that the device has for it."""
     if isinstance(weight, Tensor):
-        kind = Prepacked if packs(dtype, device) else Linear
-        return kind(weight.to(device, dtype).contiguous(), bias)
+        weight = weight.to(device, dtype).contiguous()
+    if device.type == "cpu":
+        compiled = _in_c(weight, bias, dtype)
+        if compiled is not None:
+            return compiled
+    if isinstance(weight, Tensor):
+        return (Prepacked if packs(dtype, device) else Linear)(weight, bias)
     if device.type == "cpu":
         for form in (Int4, Int8):
             if form.takes(weight.layout, dtype):
@@ -267,6 +277,21 @@ class Table:
         if isinstance(self.weight, Tensor):
             return F.embedding(ids, self.weight)
         return self.weight.lookup(ids).to(self.dtype)
+
+
+def _in_c(weight: Tensor | Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear | None:
+    """The layer that a CPU has in C for a matrix, if it has one."""
+    from .packed_linear import Packed, Plain
+
+    if isinstance(weight, Tensor):
+        return Plain(weight, bias) if Plain.multiplies(weight, dtype) else None
+    return Packed(weight, bias, dtype) if Packed.takes(weight.layout, dtype) else None
+
+
+def _compiled(weight: Layout, dtype: torch.dtype) -> bool:
+    from .packed_linear import Packed
+
+    return Packed.takes(weight, dtype)
 
 
 @cache

@@ -1,4 +1,4 @@
-/* Few rows times a matrix of 4- or 8-bit codes on a CPU, for `packed_linear.py`.
+/* Few rows times a matrix on a CPU, one of 4- or 8-bit codes or of plain bf16, for `packed_linear.py`.
 
    Outputs lie in blocks of 32, side by side in vectors. Codes are expanded to whole numbers (or entries of a table), some
    inputs of a block at a time, and multiplied by all rows of the pass while they are in the cache nearest to the core. Sums
@@ -7,8 +7,9 @@
    bf16 goes through the matrix units (AMX), which cost the same for 1 to 16 rows; fp32, and bf16 elsewhere, through fused
    multiply-adds of floats. Either adds up a row in an order that hangs on the matrix alone.
 
-   A code's place: of each 32-bit word, lane by lane, 8 codes (4 bits) or 4 codes (8 bits) of one output, those of even
-   inputs in the lower half, those of odd ones in the upper half: so 16-bit lanes hold pairs of inputs as AMX wants them. */
+   A code's place: in each 32-bit word lie 8 codes (4 bits), 4 codes (8 bits) or 2 numbers of one output, those of even
+   inputs in the lower half, those of odd ones in the upper half: so pairs of 16-bit lanes are what AMX wants. Plain weights
+   are multiplied from where they lie. */
 
 #include "native.h"
 
@@ -25,8 +26,10 @@
 #define VECTORS (BLOCK / LANES)
 #define SPAN 128 /* inputs worked on at a time, at most */
 #define PIECE 16 /* inputs that share a scale, at least */
-#define FEW 64    /* rows, at most */
-#define TALL (LANES == 16 ? 6 : LANES == 8 ? 2 : 1) /* rows that share a load of weights */
+#define FEW 64   /* rows, at most */
+#define STACK 8  /* rows of a tile that several pieces share, at most */
+#define TALL (LANES / 4) /* rows that share what is loaded */
+#define AHEAD 2048 /* words of codes that are asked for before they are needed */
 #define ITEM (1L << 16) /* weights that a thread takes at a time, at least */
 
 parallel_fn parallel;
@@ -35,20 +38,21 @@ enum { FULL, BF16, FP16 }; /* numbers of scales and offsets */
 
 struct matrix {
     const uint32_t *codes;  /* [blocks, inputs / (32 / bits), BLOCK] */
-    const void *factors;    /* [blocks, inputs / group, 1 or 2, BLOCK]: scales, then offsets */
+    const void *factors;    /* [blocks, inputs / group, 1 or 2, BLOCK]: scales, then offsets; none for plain weights */
     const float *table;     /* [16]: what 4-bit codes stand for */
     const uint16_t *halves; /* [2, 32] bf16: the same for the lower and the upper 4 bits of a code, twice over */
     const float *bias;      /* [outputs] */
-    long outputs, inputs, group, piece, span; /* a span is of one group or of whole ones, a piece lies in one */
+    long outputs, inputs, group, piece, parts; /* a piece lies in one group; parts: pieces worked on at a time */
     long bits, is_signed, kind, lows;
 };
 
 struct pass {
     const struct matrix *m;
     const void *x, *residual;
-    const float *sums; /* [rows, inputs / piece] */
+    const float *sums; /* [rows, pieces] */
     void *out;
-    long rows, each; /* blocks of an item */
+    long rows, pieces, each;     /* blocks of an item */
+    long stack, stride, advance; /* of tiles: pieces in one, numbers of a row, numbers from piece to piece */
     int half, tiles;
 };
 
@@ -67,6 +71,7 @@ int use_threads(void *found) {
 
 static INLINE vu words(const uint32_t *codes, long i) {
     vu word;
+    __builtin_prefetch(codes + i + AHEAD);
     memcpy(&word, codes + i, sizeof word);
     return word;
 }
@@ -85,6 +90,8 @@ static INLINE vf entries(const float *table, vu code) {
 static INLINE vf code_at(const struct matrix *m, vu word, const int bits, const int at) {
     if (bits == 4)
         return entries(m->table, word >> (4 * at));
+    if (bits == 16)
+        return (vf)(at ? word & 0xffff0000 : word << 16);
     if (m->is_signed)
         return __builtin_convertvector((vi)(word << (24 - 8 * at)) >> 24, vf);
     return __builtin_convertvector((vi)((word >> (8 * at)) & 255), vf);
@@ -106,8 +113,10 @@ static INLINE void expand_as(const struct matrix *m, const uint32_t *codes, long
 static void expand(const struct matrix *m, const uint32_t *codes, long inputs, float *out) {
     if (m->bits == 4)
         expand_as(m, codes, inputs, out, 4);
-    else
+    else if (m->bits == 8)
         expand_as(m, codes, inputs, out, 8);
+    else
+        expand_as(m, codes, inputs, out, 16);
 }
 
 static const uint32_t *codes_of(const struct matrix *m, long block, long input) {
@@ -118,6 +127,7 @@ static const uint32_t *codes_of(const struct matrix *m, long block, long input) 
 static INLINE void factors_as(const void *from, long n, float *out, const int kind) {
     for (long i = 0; i < n; i += LANES) {
         vf value;
+        __builtin_prefetch((const uint16_t *)from + i + AHEAD / 2);
         if (kind == FP16) {
 #if LANES == 16
             value = (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)((const uint16_t *)from + i)));
@@ -160,15 +170,15 @@ static INLINE void dots(const float *weights, long inputs, const float *x, long 
             store(out, r * BLOCK + v * LANES, sum[r][v], 0);
 }
 
-static void multiply(const struct pass *p, const float *weights, long start, long inputs, float *out) {
-    const struct matrix *m = p->m;
-    for (long i = 0; i < inputs; i += m->piece, weights += m->piece * BLOCK) {
-        const float *x = (const float *)p->x + start + i;
+static void multiply(const struct pass *p, const float *weights, long start, long pieces, float *out) {
+    const long inputs = p->m->inputs, piece = p->m->piece;
+    for (long i = 0; i < pieces; i++, weights += piece * BLOCK) {
+        const float *x = (const float *)p->x + (start + i) * piece;
         long row = 0;
         for (; row + TALL <= p->rows; row += TALL, out += TALL * BLOCK)
-            dots(weights, m->piece, x + row * m->inputs, m->inputs, out, TALL);
+            dots(weights, piece, x + row * inputs, inputs, out, TALL);
         for (; row < p->rows; row++, out += BLOCK)
-            dots(weights, m->piece, x + row * m->inputs, m->inputs, out, 1);
+            dots(weights, piece, x + row * inputs, inputs, out, 1);
     }
 }
 
@@ -176,30 +186,31 @@ static void multiply(const struct pass *p, const float *weights, long start, lon
 
 #ifdef TILES
 
-/* Both halves of a block as [planes, 2, SPAN / 2, 16 outputs, 2 inputs] bf16; 8 bits are the sum of two planes. */
-static void expand_halves(const struct matrix *m, const uint32_t *codes, long inputs, uint16_t *out) {
+static INLINE long step_of(const struct matrix *m) { return m->piece % 32 ? 16 : 32; } /* inputs of a tile */
+
+/* Tiles of weights, one after the other: [steps, planes, 2, step / 2, 16 outputs, 2 inputs] bf16, for either half of a block;
+   8 bits are the sum of two planes. */
+static INLINE void expand_tiles_as(const struct matrix *m, const uint32_t *codes, long inputs, uint16_t *out,
+                                   const int bits) {
     const __m512i lower = _mm512_loadu_si512(m->halves), upper = _mm512_loadu_si512(m->halves + 32);
-    const long half = SPAN / 2 * 32, plane = 2 * half;
-    for (long i = 0; i < inputs * m->bits / 32; i++)
-        for (int side = 0; side < 2; side++) {
-            __m512i word = _mm512_loadu_si512(codes + i * BLOCK + side * 16); /* of an index the lowest 5 bits count */
-            __m512i second = _mm512_srli_epi16(word, 4), third = _mm512_srli_epi16(word, 8);
-            __m512i fourth = _mm512_srli_epi16(word, 12);
-            uint16_t *to = out + side * half;
-            if (m->bits == 4) {
-                to += i * 4 * 32;
-                _mm512_store_si512(to, _mm512_permutexvar_epi16(word, lower));
-                _mm512_store_si512(to + 32, _mm512_permutexvar_epi16(second, lower));
-                _mm512_store_si512(to + 64, _mm512_permutexvar_epi16(third, lower));
-                _mm512_store_si512(to + 96, _mm512_permutexvar_epi16(fourth, lower));
-            } else {
-                to += i * 2 * 32;
-                _mm512_store_si512(to, _mm512_permutexvar_epi16(word, lower));
-                _mm512_store_si512(to + 32, _mm512_permutexvar_epi16(third, lower));
-                _mm512_store_si512(to + plane, _mm512_permutexvar_epi16(second, upper));
-                _mm512_store_si512(to + plane + 32, _mm512_permutexvar_epi16(fourth, upper));
+    const long step = step_of(m), tile = step * 16, plane = bits == 4 ? 0 : 2 * tile;
+    for (long i = 0; i < inputs; i += step, out += 2 * tile + plane)
+        for (uint16_t *to = out; to < out + tile; to += bits == 4 ? 128 : 64, codes += BLOCK)
+            for (int side = 0; side < 2; side++) {
+                __m512i word = _mm512_loadu_si512(codes + side * 16), parts[4];
+                __builtin_prefetch(codes + side * 16 + AHEAD);
+                for (int n = 0; n < 4; n++) /* of an index the lowest 5 bits count */
+                    parts[n] = _mm512_permutexvar_epi16(_mm512_srli_epi16(word, 4 * n), bits == 8 && n % 2 ? upper : lower);
+                for (int n = 0; n < 4; n++)
+                    _mm512_store_si512(to + side * tile + (bits == 4 ? n * 32 : n / 2 * 32 + n % 2 * plane), parts[n]);
             }
-        }
+}
+
+static void expand_tiles(const struct matrix *m, const uint32_t *codes, long inputs, uint16_t *out) {
+    if (m->bits == 4)
+        expand_tiles_as(m, codes, inputs, out, 4);
+    else
+        expand_tiles_as(m, codes, inputs, out, 8);
 }
 
 /* Tiles 0 to 2 are for 16 rows (sums of both halves, inputs), 3 to 5 for those left, 6 and 7 for weights. */
@@ -209,11 +220,12 @@ static void configure(const struct pass *p) {
         uint16_t bytes[16];
         uint8_t rows[16];
     } config = {.palette = 1};
-    long step = p->m->piece % 32 ? 16 : 32;
+    long step = step_of(p->m);
     for (int tile = 0; tile < 8; tile++) {
         config.bytes[tile] = tile == 2 || tile == 5 ? 2 * step : 64;
-        config.rows[tile] = tile > 5 ? step / 2 : tile < 3 ? 16 : MAX(1, p->rows % 16);
+        config.rows[tile] = tile > 5 ? step / 2 : tile < 3 ? 16 : MAX(1, p->rows % 16) * p->stack;
     }
+    __asm__ volatile("" : : "r"(&config) : "memory"); /* tiles are set up and read behind the compiler's back */
     _tile_loadconfig(&config);
 }
 
@@ -221,56 +233,87 @@ static void configure(const struct pass *p) {
     do {                                                                                                               \
         _tile_zero(first);                                                                                             \
         _tile_zero(second);                                                                                            \
-        for (long k = 0; k < m->piece; k += step) {                                                                    \
-            _tile_loadd(rows, x + k, 2 * m->inputs);                                                                   \
-            for (int plane = 0; plane < m->bits / 4; plane++) {                                                        \
-                const uint16_t *w = weights + plane * SPAN * 32 + k * 16;                                              \
-                _tile_loadd(6, w, 64);                                                                                 \
-                _tile_dpbf16ps(first, rows, 6);                                                                        \
-                _tile_loadd(7, w + SPAN * 16, 64);                                                                     \
-                _tile_dpbf16ps(second, rows, 7);                                                                       \
+        for (long part = 0; part < parts; part++)                                                                      \
+            for (long k = 0; k < piece; k += step) {                                                                   \
+                _tile_loadd(rows, x + part * p->advance + k, 2 * p->stride);                                           \
+                for (long ahead = 0; ahead < lines; ahead += 32)                                                       \
+                    __builtin_prefetch(w + 2 * AHEAD + ahead);                                                         \
+                for (long plane = 0; plane < planes; plane++, w += 2 * tile) {                                         \
+                    _tile_loadd(6, w, line);                                                                           \
+                    _tile_dpbf16ps(first, rows, 6);                                                                    \
+                    _tile_loadd(7, w + side, line);                                                                    \
+                    _tile_dpbf16ps(second, rows, 7);                                                                   \
+                }                                                                                                      \
             }                                                                                                          \
-        }                                                                                                              \
         _tile_stored(first, to, 4 * BLOCK);                                                                            \
         _tile_stored(second, to + 16, 4 * BLOCK);                                                                      \
     } while (0)
 
-static void multiply_tiles(const struct pass *p, const uint32_t *codes, long start, long inputs, uint16_t *weights,
-                           float *out) {
-    const struct matrix *m = p->m;
-    long step = m->piece % 32 ? 16 : 32;
-    for (long i = 0; i < inputs; i += m->piece, weights += m->piece * 16, codes += m->piece * m->bits) {
-        expand_halves(m, codes, m->piece, weights);
-        __asm__ volatile("" ::: "memory"); /* tiles are read behind the compiler's back */
-        for (long row = 0; row < p->rows; row += 16) {
-            const uint16_t *x = (const uint16_t *)p->x + row * m->inputs + start + i;
-            float *to = out + row * BLOCK;
-            if (row + 16 <= p->rows)
-                TILE(0, 1, 2);
-            else
-                TILE(3, 4, 5);
+static void multiply_tiles(const struct pass *p, const uint16_t *weights, long start, long pieces, float *out) {
+    const int plain = p->m->bits == 16; /* then both halves of a block lie side by side, as in `codes` */
+    const long piece = p->m->piece, step = step_of(p->m), tile = step * 16, planes = plain ? 1 : p->m->bits / 4;
+    const long line = plain ? 128 : 64, side = plain ? 32 : tile, lines = plain ? 2 * tile : 0;
+    __asm__ volatile("" ::: "memory");
+    for (long i = 0; i < pieces; i += p->stack) {
+        const uint16_t *x = (const uint16_t *)p->x + (start + i) * p->advance;
+        const long parts = MIN(p->stack, pieces - i);
+        float *to = out + i * p->rows * BLOCK;
+        long left = p->rows;
+        for (; left >= 16; left -= 16, x += 16 * p->stride, to += 16 * BLOCK) {
+            const uint16_t *w = weights + i * piece * BLOCK * planes;
+            TILE(0, 1, 2);
         }
-        out += p->rows * BLOCK;
+        if (left) {
+            const uint16_t *w = weights + i * piece * BLOCK * planes;
+            TILE(3, 4, 5);
+        }
     }
     __asm__ volatile("" ::: "memory");
 }
 
+/* With few rows, tiles of several pieces, in each piece's own rows: [pieces, stack, rows, piece] with zeros beside. */
+static uint16_t *stacked(struct pass *p) {
+    const struct matrix *m = p->m;
+    uint16_t *out = calloc(m->inputs * p->rows * p->stack, sizeof *out), *to = out;
+    p->stride = m->piece;
+    p->advance = p->stack * p->rows * m->piece;
+    for (long i = 0; out && i < p->pieces; i++, to += p->advance)
+        for (long row = 0; row < p->rows; row++)
+            memcpy(to + (i % m->parts % p->stack * p->rows + row) * m->piece,
+                   (const uint16_t *)p->x + row * m->inputs + i * m->piece, m->piece * sizeof *out);
+    return out;
+}
+
 #endif
 
-/* Add the sums of some inputs [pieces, rows, BLOCK], scaled, to `total` [rows, BLOCK]; x: sums of inputs [rows, pieces]. */
-static INLINE void add_as(const struct pass *p, const float *x, long pieces, const float *sums, const float *scales,
-                          float *total, const int lows) {
-    const long each = (1 + lows) * BLOCK, stride = p->m->inputs / p->m->piece;
-    for (long row = 0; row < p->rows; row++)
-        for (int v = 0; v < BLOCK; v += LANES) {
-            vf y = load(total, row * BLOCK + v, 0);
-            for (long i = 0; i < pieces; i++) {
-                y += load(sums, (i * p->rows + row) * BLOCK + v, 0) * load(scales, i * each + v, 0);
+/* Add the sums of some pieces [pieces, rows, BLOCK], scaled, to `total` [rows, BLOCK]; x: sums of inputs [rows, pieces]. */
+static INLINE void add_rows(const struct pass *p, const float *x, long pieces, const float *sums, const float *scales,
+                            float *total, const int lows, const int rows) {
+    vf y[TALL][VECTORS];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < VECTORS; v++)
+            y[r][v] = load(total, r * BLOCK + v * LANES, 0);
+    for (long i = 0; i < pieces; i++, sums += p->rows * BLOCK, scales += (1 + lows) * BLOCK)
+        for (int v = 0; v < VECTORS; v++) {
+            vf scale = load(scales, v * LANES, 0), low = lows ? load(scales, BLOCK + v * LANES, 0) : scale;
+            for (int r = 0; r < rows; r++) {
+                y[r][v] += load(sums, r * BLOCK + v * LANES, 0) * scale;
                 if (lows)
-                    y += load(scales, i * each + BLOCK + v, 0) * x[row * stride + i];
+                    y[r][v] += low * x[r * p->pieces + i];
             }
-            store(total, row * BLOCK + v, y, 0);
         }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < VECTORS; v++)
+            store(total, r * BLOCK + v * LANES, y[r][v], 0);
+}
+
+static INLINE void add(const struct pass *p, const float *x, long pieces, const float *sums, const float *scales,
+                       float *total, const int lows) {
+    long row = 0;
+    for (; row + TALL <= p->rows; row += TALL)
+        add_rows(p, x + row * p->pieces, pieces, sums + row * BLOCK, scales, total + row * BLOCK, lows, TALL);
+    for (; row < p->rows; row++)
+        add_rows(p, x + row * p->pieces, pieces, sums + row * BLOCK, scales, total + row * BLOCK, lows, 1);
 }
 
 static void finish(const struct pass *p, long block, const float *total) {
@@ -286,8 +329,7 @@ static void finish(const struct pass *p, long block, const float *total) {
         }
 }
 
-static void product_blocks(const void *job, long item) {
-    const struct pass *p = job;
+static void product_block(const struct pass *p, long block) {
     const struct matrix *m = p->m;
     union {
         float full[SPAN * BLOCK];
@@ -295,32 +337,47 @@ static void product_blocks(const void *job, long item) {
     } weights __attribute__((aligned(64)));
     float sums[SPAN / PIECE * FEW * BLOCK] __attribute__((aligned(64)));
     float scales[SPAN / PIECE * 2 * BLOCK], total[FEW * BLOCK] __attribute__((aligned(64)));
-    long last = MIN((item + 1) * p->each, (m->outputs + BLOCK - 1) / BLOCK);
+    memset(total, 0, p->rows * BLOCK * sizeof *total);
+    for (long start = 0; start < p->pieces; start += m->parts) {
+        const long n = MIN(m->parts, p->pieces - start);
+        const uint32_t *codes = codes_of(m, block, start * m->piece);
+        factors(m, block, m->group == m->piece ? start : start * m->piece / m->group, n, scales);
+#ifdef TILES
+        if (p->tiles) {
+            expand_tiles(m, codes, n * m->piece, weights.half);
+            multiply_tiles(p, weights.half, start, n, sums);
+        } else
+#endif
+        {
+            expand(m, codes, n * m->piece, weights.full);
+            multiply(p, weights.full, start, n, sums);
+        }
+        if (m->lows)
+            add(p, p->sums + start, n, sums, scales, total, 1);
+        else
+            add(p, sums, n, sums, scales, total, 0);
+    }
+    finish(p, block, total);
+}
+
+static void product_blocks(const void *job, long item) {
+    const struct pass *p = job;
+    const struct matrix *m = p->m;
+    const long last = MIN((item + 1) * p->each, (m->outputs + BLOCK - 1) / BLOCK);
 #ifdef TILES
     if (p->tiles)
         configure(p);
 #endif
     for (long block = item * p->each; block < last; block++) {
-        memset(total, 0, p->rows * BLOCK * sizeof *total);
-        for (long start = 0; start < m->inputs; start += m->span) {
-            long inputs = MIN(m->span, m->inputs - start), pieces = inputs / m->piece;
-            const uint32_t *codes = codes_of(m, block, start);
-            factors(m, block, start / m->group, pieces, scales);
 #ifdef TILES
-            if (p->tiles)
-                multiply_tiles(p, codes, start, inputs, weights.half, sums);
-            else
-#endif
-            {
-                expand(m, codes, inputs, weights.full);
-                multiply(p, weights.full, start, inputs, sums);
-            }
-            if (m->lows)
-                add_as(p, p->sums + start / m->piece, pieces, sums, scales, total, 1);
-            else
-                add_as(p, 0, pieces, sums, scales, total, 0);
+        if (m->bits == 16) { /* one piece, no scales */
+            float total[FEW * BLOCK] __attribute__((aligned(64)));
+            multiply_tiles(p, (const uint16_t *)codes_of(m, block, 0), 0, 1, total);
+            finish(p, block, total);
+            continue;
         }
-        finish(p, block, total);
+#endif
+        product_block(p, block);
     }
 #ifdef TILES
     if (p->tiles)
@@ -340,30 +397,48 @@ static void add_inputs(const struct pass *p, float *out) {
         }
 }
 
+static float *widened(const struct pass *p) {
+    long n = p->rows * p->m->inputs;
+    float *out = malloc(n * sizeof *out);
+    for (long i = 0; out && i < n; i += LANES)
+        store(out, i, load(p->x, i, 1), 0);
+    return out;
+}
+
 /* out [rows, outputs] = x [rows, inputs] times the transpose of a matrix, plus bias and residual; of up to `FEW` rows.
    Gives 1 where memory is short. */
 int product(const struct matrix *m, const void *x, const void *residual, void *out, long rows, int half, long threads) {
     long blocks = (m->outputs + BLOCK - 1) / BLOCK, each = MAX(1, ITEM / (BLOCK * m->inputs));
-    struct pass pass = {m, x, residual, 0, out, rows, each, half, half && tiles_there};
-    float *sums = 0, *full = 0;
+    struct pass pass = {.m = m, .x = x, .residual = residual, .out = out, .rows = rows, .each = each, .half = half};
+    float *sums = 0;
+    void *own = 0; /* inputs in another form */
     int failed = 0;
+    if (!rows)
+        return 0;
+    pass.pieces = m->inputs / m->piece;
+    pass.tiles = half && tiles_there;
+    pass.stack = MAX(1, MIN(m->parts, STACK / rows));
+    pass.stride = m->inputs;
+    pass.advance = m->piece;
     if (m->lows) {
-        pass.sums = sums = malloc(rows * (m->inputs / m->piece) * sizeof *sums);
-        if ((failed = !sums))
-            goto done;
-        add_inputs(&pass, sums);
+        pass.sums = sums = malloc(rows * pass.pieces * sizeof *sums);
+        if (sums)
+            add_inputs(&pass, sums);
+        failed = !sums;
     }
-    if (half && !pass.tiles) {
-        pass.x = full = malloc(rows * m->inputs * sizeof *full);
-        if ((failed = !full))
-            goto done;
-        for (long i = 0; i < rows * m->inputs; i += LANES)
-            store(full, i, load(x, i, half), 0);
-    }
-    spread(product_blocks, &pass, (blocks + each - 1) / each, (double)m->outputs * m->inputs, threads);
-done:
+#ifdef TILES
+    if (pass.tiles && pass.stack > 1)
+        own = stacked(&pass);
+#endif
+    if (half && !pass.tiles)
+        own = widened(&pass);
+    if (own)
+        pass.x = own;
+    failed |= !own && half && (!pass.tiles || pass.stack > 1);
+    if (!failed)
+        spread(product_blocks, &pass, (blocks + each - 1) / each, (double)m->outputs * m->inputs, threads);
     free(sums);
-    free(full);
+    free(own);
     return failed;
 }
 
@@ -376,69 +451,47 @@ struct plain {
     int half;
 };
 
+/* Plain weights: numbers of even inputs and of odd ones lie side by side. */
+static void apart(const struct plain *j, long item) {
+    const uint32_t *codes = codes_of(j->m, j->first + item, 0);
+    uint16_t *out = (uint16_t *)j->out + item * BLOCK;
+    const long line = j->blocks * BLOCK;
+    for (long i = 0; i < j->m->inputs; i += 2, codes += BLOCK, out += 2 * line)
+        for (int v = 0; v < BLOCK; v += LANES) {
+            vu word = words(codes, v);
+            vh even = __builtin_convertvector(word & 0xffff, vh), odd = __builtin_convertvector(word >> 16, vh);
+            memcpy(out + v, &even, sizeof even);
+            memcpy(out + line + v, &odd, sizeof odd);
+        }
+}
+
 static void plain_block(const void *job, long item) {
     const struct plain *j = job;
     const struct matrix *m = j->m;
+    if (m->bits == 16 && j->half) {
+        apart(j, item);
+        return;
+    }
+    const long block = j->first + item, piece = MIN(m->piece, SPAN);
     float weights[SPAN * BLOCK] __attribute__((aligned(64))), scales[2 * BLOCK];
-    for (long start = 0; start < m->inputs; start += m->piece) {
-        expand(m, codes_of(m, j->first + item, start), m->piece, weights);
-        factors(m, j->first + item, start / m->group, 1, scales);
-        for (long i = 0; i < m->piece; i++) {
+    for (long start = 0; start < m->inputs; start += piece) {
+        long inputs = MIN(piece, m->inputs - start);
+        expand(m, codes_of(m, block, start), inputs, weights);
+        if (m->factors)
+            factors(m, block, start / m->group, 1, scales);
+        for (long i = 0; i < inputs; i++)
             for (int v = 0; v < BLOCK; v += LANES) {
-                vf w = load(weights, i * BLOCK + v, 0) * load(scales, v, 0);
+                vf w = load(weights, i * BLOCK + v, 0);
+                if (m->factors)
+                    w *= load(scales, v, 0);
                 if (m->lows)
                     w += load(scales, BLOCK + v, 0);
                 store(j->out, ((start + i) * j->blocks + item) * BLOCK + v, w, j->half);
             }
-        }
     }
 }
 
 void plain(const struct matrix *m, void *out, long first, long blocks, int half, long threads) {
     struct plain job = {m, out, first, blocks, half};
     spread(plain_block, &job, blocks, (double)blocks * BLOCK * m->inputs, threads);
-}
-
-/* From rows of codes, one below the other, to blocks. */
-
-struct stored {
-    const uint8_t *codes; /* [outputs, inputs * bits / 8]; of 4 bits each group's first half in lower nibbles */
-    uint32_t *out;        /* as `codes` of a matrix */
-    long outputs, inputs, group, bits;
-};
-
-/* 8 codes, one in a byte: those of even inputs to the lower 4 nibbles, of odd ones to the upper. */
-static INLINE uint32_t eight(uint64_t codes) {
-    uint64_t even = codes & 0x000f000f000f000f, odd = codes >> 8 & 0x000f000f000f000f;
-    even = (even | even >> 12) & 0x000000ff000000ff;
-    odd = (odd | odd >> 12) & 0x000000ff000000ff;
-    return (uint32_t)((even | even >> 24) & 0xffff) | (uint32_t)((odd | odd >> 24) & 0xffff) << 16;
-}
-
-static void pack_block(const void *job, long block) {
-    const struct stored *s = job;
-    long length = s->inputs * s->bits / 8, half = s->group / 2;
-    uint32_t *out = s->out + block * BLOCK * length / 4;
-    for (long o = 0; o < BLOCK && block * BLOCK + o < s->outputs; o++, out++) {
-        const uint8_t *row = s->codes + (block * BLOCK + o) * length;
-        if (s->bits == 4)
-            for (long start = 0; start < s->inputs; start += s->group)
-                for (long i = start; i < start + half; i += 8, row += 8) {
-                    uint64_t codes;
-                    memcpy(&codes, row, 8);
-                    out[i / 8 * BLOCK] = eight(codes & 0x0f0f0f0f0f0f0f0f);
-                    out[(i + half) / 8 * BLOCK] = eight(codes >> 4 & 0x0f0f0f0f0f0f0f0f);
-                }
-        else
-            for (long i = 0; i < s->inputs / 4; i++, row += 4) {
-                uint32_t codes;
-                memcpy(&codes, row, 4);
-                out[i * BLOCK] = (codes & 0xff0000ff) | (codes >> 8 & 0xff00) | (codes & 0xff00) << 8;
-            }
-    }
-}
-
-void pack(const uint8_t *codes, uint32_t *out, long outputs, long inputs, long group, long bits, long threads) {
-    struct stored job = {codes, out, outputs, inputs, group, bits};
-    spread(pack_block, &job, (outputs + BLOCK - 1) / BLOCK, (double)outputs * inputs, threads);
 }
