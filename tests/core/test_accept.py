@@ -10,11 +10,11 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 
 import pytest
 import torch
+from luck import Luck
 from torch import Tensor
 
 from outrider.core import accept
@@ -33,50 +33,13 @@ def law(seed: int, prefix: tuple[int, ...]) -> Tensor:
     return torch.randn(V, generator=g, dtype=torch.float64) * 1.5
 
 
-@dataclass
-class Branches:
-    """A source of luck that takes every branch once: rerun the code until `next_path` says there is none left."""
-
-    script: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    at: int = 0
-    weight: float = 1.0
-
-    def _choose(self, chances: Sequence[float]) -> int:
-        possible = [i for i, chance in enumerate(chances) if chance > 0]
-        if self.at == len(self.script):
-            self.script.append(0)
-            self.sizes.append(len(possible))
-        choice = possible[self.script[self.at]]
-        self.at += 1
-        self.weight *= chances[choice]
-        return choice
-
-    def coin(self, position: int, chance: float, turn: int = 0) -> bool:
-        return self._choose([chance, 1 - chance]) == 0
-
-    def draw(self, stream: str, position: int, probs: Tensor) -> int:
-        return self._choose((probs / probs.sum()).tolist())
-
-    def next_path(self) -> bool:
-        while self.script and self.script[-1] + 1 == self.sizes[-1]:
-            self.script.pop()
-            self.sizes.pop()
-        if not self.script:
-            return False
-        self.script[-1] += 1
-        self.at, self.weight = 0, 1.0
-        return True
-
-
-Proposer = Callable[[Branches, tuple[int, ...], Sampler], Guess]
+Proposer = Callable[[Luck, tuple[int, ...], Sampler], Guess]
 
 
 def emitted_law(propose: Proposer, settings: Settings) -> dict[tuple[int, ...], float]:
     """Exact law of the first DEPTH tokens when rounds of `propose` and the rejection rule follow each other."""
     total: dict[tuple[int, ...], float] = defaultdict(float)
-    luck = Branches()
-    while True:
+    for luck in Luck().rounds():
         text: tuple[int, ...] = ()
         while len(text) < DEPTH:
             sampler = Sampler(settings, Noise(0))
@@ -86,8 +49,7 @@ def emitted_law(propose: Proposer, settings: Settings) -> dict[tuple[int, ...], 
             verdict = accept.rejection(torch.stack(rows), guess, sampler, len(text), luck)
             text = (*text, *guess.names(verdict.path), verdict.token)
         total[text[:DEPTH]] += luck.weight
-        if not luck.next_path():
-            return total
+    return total
 
 
 def true_law(settings: Settings) -> dict[tuple[int, ...], float]:
@@ -110,7 +72,7 @@ def error(propose: Proposer, settings: Settings = PLAIN) -> float:
 def drawn(q: Callable[[tuple[int, ...], Sampler], Tensor], length: int, keep: bool = True) -> Proposer:
     """A chain of `length` tokens, each drawn from q; `probs` told if `keep`."""
 
-    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
         path: list[int] = []
         laws = []
         for _ in range(length):
@@ -134,7 +96,7 @@ def fixed(*tokens: int) -> Proposer:
     return lambda luck, text, sampler: Guess(tokens)
 
 
-def copies(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+def copies(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
     """Depends on the text, like prompt lookup, and is sometimes silent."""
     return Guess([text[-1], text[0]] if text else [])
 
@@ -144,7 +106,7 @@ def static(parents: Sequence[int], tokens: Sequence[int]) -> Proposer:
     return lambda luck, text, sampler: Guess(tokens, parents)
 
 
-def dynamic(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+def dynamic(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
     """A tree of the likeliest tokens of another model; its form depends on what that model thinks."""
     q = other_model(text, sampler)
     best = q.argsort(descending=True).tolist()
@@ -160,7 +122,7 @@ def other_best(text: tuple[int, ...], token: int, sampler: Sampler) -> int:
 def siblings(replaced: bool, keep: bool = True) -> Proposer:
     """Two children of the root and one below the second, all drawn from another model, its laws told."""
 
-    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
         first_law = other_model(text, sampler)
         first = luck.draw("draft", len(text), first_law)
         second_law = first_law.clone()
@@ -185,7 +147,7 @@ def grown(keep: bool = True) -> Proposer:
     model is sure enough there.
     """
 
-    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
         tokens: list[int] = []
         parents: list[int] = []
         laws: list[Tensor] = []
@@ -212,7 +174,7 @@ def grown(keep: bool = True) -> Proposer:
     return propose
 
 
-def pruned(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+def pruned(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
     """The same tree without the leaf that turned out less likely: it is kept for its value, so its law is another one."""
     whole = grown()(luck, text, sampler)
     assert whole.probs is not None
@@ -270,7 +232,7 @@ def test_the_law_is_the_targets(propose: Proposer, settings: Settings) -> None:
 def trimmed(keep: bool) -> Proposer:
     """Draws two tokens but drops what follows a sampled 0 (itself included): kept nodes depend on their own values."""
 
-    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
         whole = drawn(other_model, 2)(luck, text, sampler)
         assert whole.probs is not None
         cut = whole.tokens.index(0) if 0 in whole.tokens else len(whole)
@@ -294,7 +256,7 @@ def test_a_tree_must_not_be_pruned_by_its_values() -> None:
 def test_siblings_must_tell_the_law_that_the_earlier_ones_left() -> None:
     """Drawn without replacement but told as if with: the law moves, so this test can fail."""
 
-    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
         guess = siblings(replaced=False)(luck, text, sampler)
         assert guess.probs is not None
         if len(guess) > 1:
@@ -307,7 +269,7 @@ def test_siblings_must_tell_the_law_that_the_earlier_ones_left() -> None:
 def lying(keep: bool) -> Proposer:
     """Draws from one law and tells another."""
 
-    def propose(luck: Branches, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
         tokens = drawn(other_model, 1)(luck, text, sampler).tokens
         return Guess(tokens, None, torch.tensor([[0.8, 0.1, 0.1]], dtype=torch.float64) if keep else None)
 

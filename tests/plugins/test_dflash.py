@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pairs
 import pytest
 import torch
 import toys
+from luck import Luck
 from torch import Tensor
 
 from outrider.core import accept
@@ -286,43 +286,6 @@ def test_output_that_is_not_a_number_is_no_draft(home: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- laws
-
-
-@dataclass
-class Luck:
-    """Takes every branch of coins and draws once: run the code again until `more` says there is none left."""
-
-    script: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    at: int = 0
-    weight: float = 1.0
-
-    def branch(self, chances: Sequence[float]) -> int:
-        possible = [index for index, chance in enumerate(chances) if chance > 0]
-        if self.at == len(self.script):
-            self.script.append(0)
-            self.sizes.append(len(possible))
-        choice = possible[self.script[self.at]]
-        self.at += 1
-        self.weight *= chances[choice]
-        return choice
-
-    def coin(self, position: int, chance: float, turn: int = 0) -> bool:
-        return self.branch([chance, 1 - chance]) == 0
-
-    def draw(self, stream: str, position: int, probs: Tensor) -> int:
-        return self.branch((probs / probs.sum()).tolist())
-
-    def rounds(self) -> Iterator[Luck]:
-        while True:
-            self.at, self.weight = 0, 1.0
-            yield self
-            while self.script and self.script[-1] + 1 == self.sizes[-1]:
-                self.script.pop()
-                self.sizes.pop()
-            if not self.script:
-                return
-            self.script[-1] += 1
 
 
 @dataclass

@@ -83,7 +83,7 @@ def choose(logits: Tensor, positions: Tensor, knobs: Knobs, kind: Kind, *, sure:
 
 
 def _filtered(x: Tensor, knobs: Knobs, pool: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the best `pool` ids of each row: log-weights, ids, which ones top-k, top-p and min-p leave [W, m]; if that is all [W]."""
+    """Of the best `pool` ids of a row: log-weights, ids, those that top-k, top-p and min-p leave [W, m]; if these are all [W]."""
     best, ids = x.topk(pool)  # [W, m], best first
     rank = torch.arange(pool, device=x.device)
     ranked = (knobs.top_k == 0) | (rank < knobs.top_k)

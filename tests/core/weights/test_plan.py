@@ -79,7 +79,9 @@ def test_a_tiny_model_with_a_tied_head(tiny) -> None:
     assert planned(path, "fp32", 64) == real(path, torch.float32, 64)
     twin = planned(path, "bf16", 64)[0] - real(path, torch.bfloat16, 64)[0]
     norms = 5 * 32 * 2  # bytes: two for each layer and the last one, counted in fp32
-    assert twin == norms if packs(torch.bfloat16, CPU) else norms + 2 * len(tiny.metadata["tokenizer.ggml.tokens"]) * 32
+    filled = 31 * 32 * 2  # at most, where rows come in blocks
+    beside = 0 if packs(torch.bfloat16, CPU) else 2 * len(tiny.metadata["tokenizer.ggml.tokens"]) * 32
+    assert 0 <= norms + beside - twin <= filled
 
 
 @pytest.mark.real
