@@ -109,9 +109,7 @@ class _Builder:
             sight=self.plan.sights[index],
             attention=attention,
             context=context,
-            dense=Dense(
-                read.fused(gate_up, []), read.linear(at + "mlp.down_proj", d, inner), channel.activation
-            ),
+            dense=Dense(read.fused(gate_up, []), read.linear(at + "mlp.down_proj", d, inner), channel.activation),
             before_attention=self._norm(at + "input_layernorm"),
             before_dense=self._norm(at + "post_attention_layernorm"),
             attention_conv=self._conv(at + "attention_conv."),
