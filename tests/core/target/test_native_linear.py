@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -45,9 +43,9 @@ def build(narrower: str, monkeypatch: pytest.MonkeyPatch) -> Products:
 
 
 @pytest.fixture(scope="module", params=NARROWER)
-def products(request: pytest.FixtureRequest) -> Iterator[Products]:
+def products(request: pytest.FixtureRequest) -> Products:
     with pytest.MonkeyPatch.context() as patch:
-        yield build(request.param, patch)
+        return build(request.param, patch)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from golden import FOLDER, RECURRENT, decoder
 
 from outrider.core.target import delta
 from outrider.core.target.scan import CHUNK, by_chunks, by_tokens, chunked, fading
-from outrider.core.target.state import Recurrent, Room
+from outrider.core.target.state import Count, Recurrent, Room
 
 needs_golden = pytest.mark.skipif(not RECURRENT, reason=golden.REASON)
 
@@ -94,7 +94,7 @@ def test_a_wide_pass_is_committed_at_its_end_or_not_at_all() -> None:
     state = Recurrent(Room(100, torch.float32, torch.device("cpu"), slack=4), ((1,), torch.float32))
     asked = []
 
-    def after(count: int) -> list[torch.Tensor]:
+    def after(count: Count) -> list[torch.Tensor]:
         asked.append(count)
         return [torch.tensor([float(count)])]
 

@@ -279,7 +279,7 @@ static uint16_t *stacked(struct pass *p) {
     p->advance = p->stack * p->rows * m->piece;
     for (long i = 0; out && i < p->pieces; i++, to += p->advance)
         for (long row = 0; row < p->rows; row++)
-            memcpy(to + (i % m->parts % p->stack * p->rows + row) * m->piece,
+            memcpy(to + (i % p->stack * p->rows + row) * m->piece,
                    (const uint16_t *)p->x + row * m->inputs + i * m->piece, m->piece * sizeof *out);
     return out;
 }
@@ -436,7 +436,7 @@ int product(const struct matrix *m, const void *x, const void *residual, void *o
         pass.x = own;
     failed |= !own && half && (!pass.tiles || pass.stack > 1);
     if (!failed)
-        spread(product_blocks, &pass, (blocks + each - 1) / each, (double)m->outputs * m->inputs, threads);
+        spread(product_blocks, &pass, (blocks + each - 1) / each, (double)m->outputs * m->inputs * (1 + rows / 8), threads);
     free(sums);
     free(own);
     return failed;
