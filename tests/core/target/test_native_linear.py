@@ -29,17 +29,19 @@ CASES = [
 ]
 
 
+def compiler() -> list[str]:
+    try:
+        return compiled.compiler()[0]
+    except compiled.UnbuiltError as error:
+        pytest.skip(str(error))
+
+
 def build(narrower: str, monkeypatch: pytest.MonkeyPatch) -> Products:
     """The library, for a processor that can do less. What is left out by one name is left out by those that follow."""
     names = list(NARROWER)
     left_out = " ".join(NARROWER[name] for name in names[: names.index(narrower) + 1])
-    try:
-        command = compiled.compiler()[0]
-        monkeypatch.setenv("CC", " ".join((*command, left_out)))
-        library, name = compiled.library("linear", packed_linear._SOURCES)
-    except compiled.UnbuiltError as error:
-        pytest.skip(str(error))
-    return Products(library, name)
+    monkeypatch.setenv("CC", " ".join((*compiler(), left_out)))
+    return Products(*compiled.library("linear", packed_linear._SOURCES))
 
 
 @pytest.fixture(scope="module", params=NARROWER)
@@ -50,9 +52,9 @@ def products(request: pytest.FixtureRequest) -> Products:
 
 @pytest.fixture
 def fast() -> Products:
-    found = packed_linear.there()
-    if found is None:
-        pytest.skip(str(packed_linear.find()))
+    assert compiler()
+    found = packed_linear.find()
+    assert isinstance(found, Products), found
     return found
 
 
@@ -156,7 +158,7 @@ def test_scales_keep_sixteen_bits_where_that_is_as_good(fast: Products) -> None:
 def test_what_is_multiplied_as_it_is_stored(fast: Products) -> None:
     for dtype in (BF16, FP32):
         form = Form(dtype, CPU)
-        layouts = [Layout(64, 256, *KINDS[kind]) for kind in KINDS]
+        layouts = [Layout(64, 256, *kind) for kind in KINDS.values() if kind[2] != "table" or fast.lanes > 4]
         assert all(form.keeps(layout) for layout in layouts)
         assert not form.keeps(Layout(64, 256, 8, 128, "float8", 4))
         assert not form.keeps(Layout(64, 48, 8, 24, "scaled", 4))

@@ -14,11 +14,11 @@
 #include "native.h"
 
 #if defined(__AMX_BF16__) && defined(__AVX512BW__) && defined(__linux__)
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #define TILES 1
-#elif LANES == 16
+#endif
+#if LANES > 4
 #include <immintrin.h>
 #endif
 
@@ -43,7 +43,7 @@ struct matrix {
     const uint16_t *halves; /* [2, 32] bf16: the same for the lower and the upper 4 bits of a code, twice over */
     const float *bias;      /* [outputs] */
     long outputs, inputs, group, piece, parts; /* a piece lies in one group; parts: pieces worked on at a time */
-    long bits, is_signed, kind, lows;
+    long bits, is_signed, even, least, kind, lows; /* even: 4-bit codes stand for whole numbers from `least` on */
 };
 
 struct pass {
@@ -58,6 +58,9 @@ struct pass {
 
 static int tiles_there;
 
+/* Numbers of a vector. */
+int lanes(void) { return LANES; }
+
 /* Threads for long work: the address of GOMP_parallel, or none. Gives whether there are matrix units. */
 int use_threads(void *found) {
     parallel = (parallel_fn)found;
@@ -69,16 +72,21 @@ int use_threads(void *found) {
 
 /* Codes. */
 
-static INLINE vu words(const uint32_t *codes, long i) {
+static INLINE vu word_at(const uint32_t *codes, long i) {
     vu word;
     __builtin_prefetch(codes + i + AHEAD);
     memcpy(&word, codes + i, sizeof word);
     return word;
 }
 
+/* Entries of a table by the lowest 4 bits. */
 static INLINE vf entries(const float *table, vu code) {
 #if LANES == 16
-    return (vf)_mm512_permutexvar_ps((__m512i)code, _mm512_loadu_ps(table)); /* the lowest 4 bits count */
+    return (vf)_mm512_permutexvar_ps((__m512i)code, _mm512_loadu_ps(table));
+#elif LANES == 8
+    __m256 lower = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), (__m256i)code);
+    __m256 upper = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), (__m256i)code);
+    return (vf)_mm256_blendv_ps(lower, upper, (__m256)(code << 28));
 #else
     float value[LANES];
     for (int i = 0; i < LANES; i++)
@@ -87,36 +95,44 @@ static INLINE vf entries(const float *table, vu code) {
 #endif
 }
 
-static INLINE vf code_at(const struct matrix *m, vu word, const int bits, const int at) {
-    if (bits == 4)
+enum { EVEN, TABLE, SIGNED, UNSIGNED, PLAIN }; /* codes: of even steps in 4 bits, any 4 bits, 8 bits */
+
+static INLINE vf code_at(const struct matrix *m, vu word, const int codes, const int at) {
+    if (codes == EVEN)
+        return __builtin_convertvector((vi)(word >> (4 * at) & 15) + (int)m->least, vf);
+    if (codes == TABLE)
         return entries(m->table, word >> (4 * at));
-    if (bits == 16)
-        return (vf)(at ? word & 0xffff0000 : word << 16);
-    if (m->is_signed)
+    if (codes == SIGNED)
         return __builtin_convertvector((vi)(word << (24 - 8 * at)) >> 24, vf);
-    return __builtin_convertvector((vi)((word >> (8 * at)) & 255), vf);
+    if (codes == UNSIGNED)
+        return __builtin_convertvector((vi)((word >> (8 * at)) & 255), vf);
+    return (vf)(at ? word & 0xffff0000 : word << 16);
 }
 
 /* [inputs, BLOCK] floats of some inputs. */
-static INLINE void expand_as(const struct matrix *m, const uint32_t *codes, long inputs, float *out, const int bits) {
-    const int each = 32 / bits;
-    for (long i = 0; i < inputs; i += each, codes += BLOCK)
+static INLINE void expand_as(const struct matrix *m, const uint32_t *words, long inputs, float *out, const int codes) {
+    const int each = codes == PLAIN ? 2 : codes > TABLE ? 4 : 8;
+    for (long i = 0; i < inputs; i += each, words += BLOCK)
         for (int v = 0; v < BLOCK; v += LANES) {
-            vu word = words(codes, v);
+            vu word = word_at(words, v);
             for (int at = 0; at < each; at++) {
                 int input = 2 * (at % (each / 2)) + at / (each / 2);
-                store(out, (i + input) * BLOCK + v, code_at(m, word, bits, at), 0);
+                store(out, (i + input) * BLOCK + v, code_at(m, word, codes, at), 0);
             }
         }
 }
 
 static void expand(const struct matrix *m, const uint32_t *codes, long inputs, float *out) {
-    if (m->bits == 4)
-        expand_as(m, codes, inputs, out, 4);
+    if (m->bits == 16)
+        expand_as(m, codes, inputs, out, PLAIN);
+    else if (m->bits == 8 && m->is_signed)
+        expand_as(m, codes, inputs, out, SIGNED);
     else if (m->bits == 8)
-        expand_as(m, codes, inputs, out, 8);
+        expand_as(m, codes, inputs, out, UNSIGNED);
+    else if (m->even && LANES < 16) /* a table is no slower there */
+        expand_as(m, codes, inputs, out, EVEN);
     else
-        expand_as(m, codes, inputs, out, 16);
+        expand_as(m, codes, inputs, out, TABLE);
 }
 
 static const uint32_t *codes_of(const struct matrix *m, long block, long input) {
@@ -182,108 +198,8 @@ static void multiply(const struct pass *p, const float *weights, long start, lon
     }
 }
 
-/* Products by matrix units. */
-
 #ifdef TILES
-
-static INLINE long step_of(const struct matrix *m) { return m->piece % 32 ? 16 : 32; } /* inputs of a tile */
-
-/* Tiles of weights, one after the other: [steps, planes, 2, step / 2, 16 outputs, 2 inputs] bf16, for either half of a block;
-   8 bits are the sum of two planes. */
-static INLINE void expand_tiles_as(const struct matrix *m, const uint32_t *codes, long inputs, uint16_t *out,
-                                   const int bits) {
-    const __m512i lower = _mm512_loadu_si512(m->halves), upper = _mm512_loadu_si512(m->halves + 32);
-    const long step = step_of(m), tile = step * 16, plane = bits == 4 ? 0 : 2 * tile;
-    for (long i = 0; i < inputs; i += step, out += 2 * tile + plane)
-        for (uint16_t *to = out; to < out + tile; to += bits == 4 ? 128 : 64, codes += BLOCK)
-            for (int side = 0; side < 2; side++) {
-                __m512i word = _mm512_loadu_si512(codes + side * 16), parts[4];
-                __builtin_prefetch(codes + side * 16 + AHEAD);
-                for (int n = 0; n < 4; n++) /* of an index the lowest 5 bits count */
-                    parts[n] = _mm512_permutexvar_epi16(_mm512_srli_epi16(word, 4 * n), bits == 8 && n % 2 ? upper : lower);
-                for (int n = 0; n < 4; n++)
-                    _mm512_store_si512(to + side * tile + (bits == 4 ? n * 32 : n / 2 * 32 + n % 2 * plane), parts[n]);
-            }
-}
-
-static void expand_tiles(const struct matrix *m, const uint32_t *codes, long inputs, uint16_t *out) {
-    if (m->bits == 4)
-        expand_tiles_as(m, codes, inputs, out, 4);
-    else
-        expand_tiles_as(m, codes, inputs, out, 8);
-}
-
-/* Tiles 0 to 2 are for 16 rows (sums of both halves, inputs), 3 to 5 for those left, 6 and 7 for weights. */
-static void configure(const struct pass *p) {
-    struct {
-        uint8_t palette, start, reserved[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    long step = step_of(p->m);
-    for (int tile = 0; tile < 8; tile++) {
-        config.bytes[tile] = tile == 2 || tile == 5 ? 2 * step : 64;
-        config.rows[tile] = tile > 5 ? step / 2 : tile < 3 ? 16 : MAX(1, p->rows % 16) * p->stack;
-    }
-    __asm__ volatile("" : : "r"(&config) : "memory"); /* tiles are set up and read behind the compiler's back */
-    _tile_loadconfig(&config);
-}
-
-#define TILE(first, second, rows)                                                                                      \
-    do {                                                                                                               \
-        _tile_zero(first);                                                                                             \
-        _tile_zero(second);                                                                                            \
-        for (long part = 0; part < parts; part++)                                                                      \
-            for (long k = 0; k < piece; k += step) {                                                                   \
-                _tile_loadd(rows, x + part * p->advance + k, 2 * p->stride);                                           \
-                for (long ahead = 0; ahead < lines; ahead += 32)                                                       \
-                    __builtin_prefetch(w + 2 * AHEAD + ahead);                                                         \
-                for (long plane = 0; plane < planes; plane++, w += 2 * tile) {                                         \
-                    _tile_loadd(6, w, line);                                                                           \
-                    _tile_dpbf16ps(first, rows, 6);                                                                    \
-                    _tile_loadd(7, w + side, line);                                                                    \
-                    _tile_dpbf16ps(second, rows, 7);                                                                   \
-                }                                                                                                      \
-            }                                                                                                          \
-        _tile_stored(first, to, 4 * BLOCK);                                                                            \
-        _tile_stored(second, to + 16, 4 * BLOCK);                                                                      \
-    } while (0)
-
-static void multiply_tiles(const struct pass *p, const uint16_t *weights, long start, long pieces, float *out) {
-    const int plain = p->m->bits == 16; /* then both halves of a block lie side by side, as in `codes` */
-    const long piece = p->m->piece, step = step_of(p->m), tile = step * 16, planes = plain ? 1 : p->m->bits / 4;
-    const long line = plain ? 128 : 64, side = plain ? 32 : tile, lines = plain ? 2 * tile : 0;
-    __asm__ volatile("" ::: "memory");
-    for (long i = 0; i < pieces; i += p->stack) {
-        const uint16_t *x = (const uint16_t *)p->x + (start + i) * p->advance;
-        const long parts = MIN(p->stack, pieces - i);
-        float *to = out + i * p->rows * BLOCK;
-        long left = p->rows;
-        for (; left >= 16; left -= 16, x += 16 * p->stride, to += 16 * BLOCK) {
-            const uint16_t *w = weights + i * piece * BLOCK * planes;
-            TILE(0, 1, 2);
-        }
-        if (left) {
-            const uint16_t *w = weights + i * piece * BLOCK * planes;
-            TILE(3, 4, 5);
-        }
-    }
-    __asm__ volatile("" ::: "memory");
-}
-
-/* With few rows, tiles of several pieces, in each piece's own rows: [pieces, stack, rows, piece] with zeros beside. */
-static uint16_t *stacked(struct pass *p) {
-    const struct matrix *m = p->m;
-    uint16_t *out = calloc(m->inputs * p->rows * p->stack, sizeof *out), *to = out;
-    p->stride = m->piece;
-    p->advance = p->stack * p->rows * m->piece;
-    for (long i = 0; out && i < p->pieces; i++, to += p->advance)
-        for (long row = 0; row < p->rows; row++)
-            memcpy(to + (i % p->stack * p->rows + row) * m->piece,
-                   (const uint16_t *)p->x + row * m->inputs + i * m->piece, m->piece * sizeof *out);
-    return out;
-}
-
+#include "native_tiles.h"
 #endif
 
 /* Add the sums of some pieces [pieces, rows, BLOCK], scaled, to `total` [rows, BLOCK]; x: sums of inputs [rows, pieces]. */
@@ -458,7 +374,7 @@ static void apart(const struct plain *j, long item) {
     const long line = j->blocks * BLOCK;
     for (long i = 0; i < j->m->inputs; i += 2, codes += BLOCK, out += 2 * line)
         for (int v = 0; v < BLOCK; v += LANES) {
-            vu word = words(codes, v);
+            vu word = word_at(codes, v);
             vh even = __builtin_convertvector(word & 0xffff, vh), odd = __builtin_convertvector(word >> 16, vh);
             memcpy(out + v, &even, sizeof even);
             memcpy(out + line + v, &odd, sizeof odd);

@@ -27,10 +27,13 @@ _HALF = {torch.bfloat16: 1, torch.float32: 0}
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # of scales and offsets
 _BLOCK, _SPAN = 32, 128  # outputs side by side, inputs expanded together at most
 _PIECES = (128, 96, 64, 32, 112, 80, 48, 16)  # into which larger groups are cut: matrix units like multiples of 32
+_NARROW = 4  # numbers of vectors that have no way to look up a table
 _TILE = 32  # inputs of a tile of plain weights
 _WIDE = 1 << 22  # weights expanded at a time where a pass is wide
 _STEPS = 2**-11  # how far a scale may be off in a bf16 model, an eighth of what its inputs are
-_SOURCES = [Path(__file__).with_name(name) for name in ("native_linear.c", "native_pack.c", "native.h")]
+_SOURCES = [
+    Path(__file__).with_name(name) for name in ("native_linear.c", "native_pack.c", "native_tiles.h", "native.h")
+]
 
 
 class _Matrix(ctypes.Structure):
@@ -40,7 +43,19 @@ class _Matrix(ctypes.Structure):
         *((name, c_void_p) for name in ("codes", "factors", "table", "halves", "bias")),
         *(
             (name, c_long)
-            for name in ("outputs", "inputs", "group", "piece", "parts", "bits", "signed", "kind", "lows")
+            for name in (
+                "outputs",
+                "inputs",
+                "group",
+                "piece",
+                "parts",
+                "bits",
+                "signed",
+                "even",
+                "least",
+                "kind",
+                "lows",
+            )
         ),
     )
 
@@ -53,6 +68,7 @@ class Products:
         self.compiler = compiler
         library.use_threads.argtypes = (c_void_p,)
         self.tiles = bool(library.use_threads(parallel or None))  # whether there are matrix units
+        self.lanes: int = library.lanes()  # numbers of a vector
         self.product, self.plain, self.pack = library.product, library.plain, library.pack
         self.product.argtypes = (*(c_void_p,) * 4, c_long, c_int, c_long)
         self.plain.argtypes = (c_void_p, c_void_p, c_long, c_long, c_int, c_long)
@@ -75,7 +91,16 @@ class Packed(Linear):
         factors = factors.view(blocks, _BLOCK, len(parts), -1).permute(0, 3, 2, 1).contiguous()
         signed = weight.codes.dtype == torch.int8
         piece = group if group <= _SPAN else next(size for size in _PIECES if group % size == 0)
-        numbers = (group, piece, _SPAN // piece if piece == group else 1, weight.bits, signed)
+        least = 0 if table is None else int(table[0])
+        numbers = (
+            group,
+            piece,
+            _SPAN // piece if piece == group else 1,
+            weight.bits,
+            signed,
+            weight.table is None,
+            least,
+        )
         held = (factors, table, _halves(table, signed))
         self._keep(products, weight.codes, bias, held, (rows, columns, *numbers, _KINDS[factors.dtype], len(parts) - 1))
 
@@ -103,8 +128,10 @@ class Packed(Linear):
     @staticmethod
     def takes(weight: Layout, dtype: torch.dtype) -> bool:
         """Whether the library is there and multiplies by such a matrix."""
-        fits = dtype in _HALF and weight.coding != "float8" and weight.group % min(_PIECES) == 0
-        return fits and there() is not None
+        if dtype not in _HALF or weight.coding == "float8" or weight.group % min(_PIECES):
+            return False
+        products = there()
+        return products is not None and (weight.coding != "table" or products.lanes > _NARROW)
 
     @staticmethod
     def bytes_of(weight: Layout, dtype: torch.dtype) -> int:
@@ -173,7 +200,7 @@ class Plain(Packed):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, products: Products | None = None) -> None:
         rows, columns = weight.shape
-        self._keep(products, weight, bias, (None,) * 3, (rows, columns, columns, columns, 1, 16, 0, 0, 0))
+        self._keep(products, weight, bias, (None,) * 3, (rows, columns, columns, columns, 1, 16, *(0,) * 5))
 
     @staticmethod
     def multiplies(weight: Tensor, dtype: torch.dtype) -> bool:
