@@ -124,6 +124,20 @@ def test_plain_weights_on_matrix_units(outputs: int, inputs: int, fast: Products
     assert off(layer(x[:3].float()), want[:3]) < 1e-6
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_sums_that_are_not_rounded(plain: bool, products: Products) -> None:
+    if plain and not products.tiles:
+        pytest.skip("plain weights stay with torch where there are no matrix units")
+    weight = made(4, "affine", 32, (100, 576))
+    dense = weight.expand().bfloat16()
+    layer = Plain(dense, None, products) if plain else Packed(weight, None, BF16, products)
+    x = some(5, 576, dtype=BF16)
+    sums = layer.exact(x)
+    near = 2e-6 if plain else 1e-3  # scales have 16 bits
+    assert sums.dtype == FP32 and off(sums, x.double() @ (dense if plain else weight.expand()).double().T) < near
+    assert torch.equal(sums.bfloat16(), layer(x)) and not torch.equal(sums, layer(x).float())
+
+
 @pytest.mark.parametrize("dtype", [BF16, FP32])
 def test_a_pass_may_be_empty_strided_or_over_many_threads(dtype: torch.dtype, fast: Products) -> None:
     weight = made(4, "affine", 32, (2000, 512))

@@ -185,8 +185,8 @@ class Decoder:
         return self.weights.norm(hidden)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """[S, d] -> [S, V] with the model's multiplier and cap, no norm."""
-        logits = self.weights.head(hidden)
+        """[S, d] -> [S, V] with the model's multiplier and cap, no norm; in fp32 where that costs nothing."""
+        logits = self.weights.head.exact(hidden)
         if self.spec.logit_scale != 1.0:
             logits = logits * self.spec.logit_scale
         if self.spec.logit_cap is not None:

@@ -27,6 +27,7 @@ FEW = 64  # rows of the widest pass that decodes
 _FEW_INT4 = 192  # up to here the 4-bit kernel beats expanding
 _GROUPS = (32, 64, 128, 256)  # what the CPU's 4-bit kernel takes
 _SLICE = 1 << 20  # weights worked on at a time
+_SUMS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)  # torch gives sums of 16-bit products on CUDA
 _WIDE = 1 << 22  # the same where a pass is wide: fewer, larger steps
 
 
@@ -106,6 +107,12 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
+
+    def exact(self, x: Tensor) -> Tensor:
+        """The same with sums that are not rounded to 16 bits, where the device can do that as fast: equal logits are rarer so."""
+        if x.is_cuda and x.dtype.itemsize == 2 and self.bias is None and _SUMS:
+            return torch.mm(x, self.weight.t(), out_dtype=torch.float32)
+        return self(x)
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
         """`residual + self(x)`, in one kernel where there is one."""
@@ -232,6 +239,10 @@ class Expanding(Linear):
         """`residual + self(x)`, in one kernel where there is one."""
         return self._product(x, residual)
 
+    def exact(self, x: Tensor) -> Tensor:
+        """The same as ever."""
+        return self(x)
+
     def _product(self, x: Tensor, residual: Tensor | None) -> Tensor:
         held = self.held
         if self._fused and x.shape[0] <= FEW:
@@ -257,6 +268,10 @@ class Stacked(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.cat([part(x) for part in self._parts], -1)
+
+    def exact(self, x: Tensor) -> Tensor:
+        """Each part as far as it can."""
+        return torch.cat([part.exact(x) for part in self._parts], -1)
 
 
 class Table:

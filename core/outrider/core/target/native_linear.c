@@ -53,7 +53,7 @@ struct pass {
     void *out;
     long rows, pieces, each;     /* blocks of an item */
     long stack, stride, advance; /* of tiles: pieces in one, numbers of a row, numbers from piece to piece */
-    int half, tiles;
+    int half, out_half, tiles;
 };
 
 static int tiles_there;
@@ -241,7 +241,7 @@ static void finish(const struct pass *p, long block, const float *total) {
                 y += load_some(m->bias, o, m->outputs, 0);
             if (p->residual)
                 y += load_some(at(p->residual, row * m->outputs, p->half), o, m->outputs, p->half);
-            store_some((void *)at(p->out, row * m->outputs, p->half), o, m->outputs, y, p->half);
+            store_some((void *)at(p->out, row * m->outputs, p->out_half), o, m->outputs, y, p->out_half);
         }
 }
 
@@ -323,9 +323,11 @@ static float *widened(const struct pass *p) {
 
 /* out [rows, outputs] = x [rows, inputs] times the transpose of a matrix, plus bias and residual; of up to `FEW` rows.
    Gives 1 where memory is short. */
-int product(const struct matrix *m, const void *x, const void *residual, void *out, long rows, int half, long threads) {
+int product(
+    const struct matrix *m, const void *x, const void *residual, void *out, long rows, int half, int out_half, long threads) {
     long blocks = (m->outputs + BLOCK - 1) / BLOCK, each = MAX(1, ITEM / (BLOCK * m->inputs));
     struct pass pass = {.m = m, .x = x, .residual = residual, .out = out, .rows = rows, .each = each, .half = half};
+    pass.out_half = out_half;
     float *sums = 0;
     void *own = 0; /* inputs in another form */
     int failed = 0;

@@ -70,7 +70,7 @@ class Products:
         self.tiles = bool(library.use_threads(parallel or None))  # whether there are matrix units
         self.lanes: int = library.lanes()  # numbers of a vector
         self.product, self.plain, self.pack = library.product, library.plain, library.pack
-        self.product.argtypes = (*(c_void_p,) * 4, c_long, c_int, c_long)
+        self.product.argtypes = (*(c_void_p,) * 4, c_long, c_int, c_int, c_long)
         self.plain.argtypes = (c_void_p, c_void_p, c_long, c_long, c_int, c_long)
         self.pack.argtypes = (c_void_p, c_void_p, *(c_long,) * 5)
         self.plain.restype = self.pack.restype = None
@@ -149,12 +149,16 @@ class Packed(Linear):
         """`residual + self(x)`, in one kernel."""
         return self._product(x, residual)
 
-    def _product(self, x: Tensor, residual: Tensor | None) -> Tensor:
+    def exact(self, x: Tensor) -> Tensor:
+        """As `Linear`."""
+        return self._product(x, None, torch.float32)
+
+    def _product(self, x: Tensor, residual: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:
         rows = x.shape[0]
         x = x.contiguous()
         if rows > FEW or not self._few(x.dtype):
             return self._wide(x, residual)
-        out = torch.empty(rows, self.features[0], dtype=x.dtype)
+        out = torch.empty(rows, self.features[0], dtype=dtype or x.dtype)
         beside = None if residual is None else residual.contiguous()
         failed = self._products.product(
             self._address,
@@ -163,6 +167,7 @@ class Packed(Linear):
             out.data_ptr(),
             rows,
             _HALF[x.dtype],
+            _HALF[out.dtype],
             torch.get_num_threads(),
         )
         if failed:
