@@ -41,16 +41,18 @@ def _fused() -> list[Finding]:
     try:
         import torch
 
-        from .target import capture, ops
+        from .target import capture, ops, packed_linear
     except ImportError:  # torch is missing, which `_torch` has told
         return []
-    found = []
+    found, fix = [], "Not needed, but answers come faster with compiled ones."
+    products = packed_linear.find()
+    if isinstance(products, str):
+        found.append(Finding("note", "cpu", f"torch's own products with quantised weights: {products}", fix))
     for kind, name in (("cpu", "cpu"), ("cuda", "gpu"))[: 1 + torch.cuda.is_available()]:
         there, how = ops.told(kind)
         if there:
             found.append(Finding("ok", name, f"fused steps: {how}"))
         else:
-            fix = "Not needed, but answers come faster with the fused ones."
             found.append(Finding("note", name, f"torch's own steps: {how}", fix))
     if torch.cuda.is_available():
         trouble = capture.probe(torch.device("cuda:0"))
