@@ -15,7 +15,7 @@
 #define LANES 4
 #endif
 
-#define SPREAD (1L << 19) /* multiplications from which more threads pay */
+#define SPREAD (1L << 18) /* multiplications from which more threads pay */
 
 #define INLINE inline __attribute__((always_inline))
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
