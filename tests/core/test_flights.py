@@ -166,14 +166,29 @@ def test_detail_reads_each_round_at_once() -> None:
             assert [token for token, _ in one] == [token for token, _ in other]
 
 
+class Failing(Capture):
+    """Records nothing."""
+
+    def job(self, work, changed=()):
+        self.trouble = "no graphs here"
+        return work
+
+
 def test_a_capture_that_fails_is_no_end() -> None:
     """The job runs as it is, and why is kept for `doctor`."""
-
-    class Failing(Capture):
-        def job(self, work, changed=()):
-            self.trouble = "no graphs here"
-            return work
-
     target = flying(Failing())
     want = toys.answer(Conversation(toys.target()), PROMPT).token_ids
     assert toys.answer(Conversation(target), PROMPT).token_ids == want
+
+
+def test_what_a_drafter_cannot_record_stops_no_pass_of_the_target() -> None:
+    class Half(Replay):
+        def apart(self) -> Capture:
+            return Failing()
+
+    target = flying(Half())
+    twice = target.capture(lambda x: x * 2, torch.ones(1))
+    assert twice(torch.full((1,), 3.0)).tolist() == [6.0]
+    toys.answer(Conversation(target), PROMPT)
+    assert target.graphs is not None and target.graphs.trouble
+    assert target.lane is not None and target.lane.capture.count > 0 and target.lane.capture.trouble is None

@@ -26,6 +26,10 @@ class Capture:
         """`work` made fast. `changed`: what it changes beyond its own results; trying it out leaves that as it was."""
         return work
 
+    def apart(self) -> Capture:
+        """One of the same kind and memory whose trouble is its own."""
+        return self
+
     @torch.inference_mode()
     def function(self, work: Callable[..., Result], examples: Sequence[Tensor]) -> Callable[..., Result]:
         """`work`, with tensors of the examples' shapes as arguments; what it gives is good until the next call."""
@@ -54,6 +58,12 @@ class Graphs(Capture):
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
+
+    def apart(self) -> Capture:
+        """As `Capture`."""
+        other = Graphs(self._device)
+        other._pool = self._pool
+        return other
 
     @torch.inference_mode()
     def job(self, work: Job, changed: Sequence[Tensor] = ()) -> Job:

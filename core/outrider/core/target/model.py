@@ -32,6 +32,9 @@ class TargetModel:
         if capture is None and decoder.device.type == "cuda":
             capture = capture_for(decoder.device)
         self.lane = None if capture is None else Lane(decoder, self.cache, capture)
+        self._apart = (
+            None if capture is None else capture.apart()
+        )  # what a drafter cannot record stops no pass of the target
 
     @property
     def form(self) -> Form:
@@ -122,7 +125,7 @@ class TargetModel:
     @property
     def graphs(self) -> Capture | None:
         """What records passes; None where they run as they are."""
-        return None if self.lane is None else self.lane.capture
+        return self._apart
 
     def capture(self, function: Callable[..., Result], *examples: Tensor) -> Callable[..., Result]:
         """A CUDA graph of `function` on a GPU, the function itself elsewhere.
@@ -130,4 +133,4 @@ class TargetModel:
         It takes tensors of the examples' shapes, asks the device for no value, and what it writes beside its result lies where
         nothing is lost when it is tried out. Its result is good until the next call.
         """
-        return function if self.lane is None else self.lane.capture.function(function, examples)
+        return function if self._apart is None else self._apart.function(function, examples)
