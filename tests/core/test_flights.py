@@ -112,6 +112,24 @@ def test_the_next_round_is_launched_before_one_is_read() -> None:
         assert second.token_ids == toys.answer(Conversation(toys.target()), turn, settings=settings).token_ids
 
 
+@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
+def test_states_are_fetched_even_where_the_lane_stands_already() -> None:
+    """The same place again, but reached by other passes, which leave recurrent states in tensors of their own."""
+    folder = golden.FOLDER / "qwen3_5"
+    decoder = golden.decoder(folder, torch.float32, 256 + SLACK)
+    prompt = golden.tensors("qwen3_5")["greedy.prompt_ids"][0].tolist()
+    target = TargetModel(decoder, describe(folder), 256, Replay())
+    want = toys.answer(Conversation(TargetModel(decoder, target.info, 256)), prompt).token_ids
+    other = [*prompt[:-4], *prompt[:4]]
+    talk = Conversation(target)
+    toys.answer(talk, other, limit=3)
+    assert target.lane is not None
+    target.lane.moved((len(prompt), want[0]))  # as if an answer had ended there
+    target.lane.base.fill_(len(prompt))
+    target.lane.root.fill_(want[0])
+    assert toys.answer(talk, prompt).token_ids == want
+
+
 @pytest.mark.parametrize("context", [24, 40])
 def test_the_brim(context: int) -> None:
     for drafter in (None, toys.Bigram(device=True), toys.Listener()):

@@ -128,7 +128,7 @@ class Lane:
             self.base.fill_(length)
             self.root.fill_(root)
             self._stands = length, root
-            self.cache.hold()
+        self.cache.hold()  # other passes may have put states elsewhere since
 
     def moved(self, to: tuple[int, int] | None) -> None:
         """The device has moved on by itself, to a place that the host knows by now, or not yet."""
@@ -167,7 +167,6 @@ class Lane:
             return made
 
         self.stand(length, ids[0])
-        self.cache.hold()
         made = self.captured(("pass", width, end, states), build)
         made.sheet.write(ids, parents)
         made.run()
