@@ -97,9 +97,7 @@ def test_files_and_functions_stay_short():
             long.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                kernel = any("triton" in ast.unparse(decorator) for decorator in node.decorator_list)
-                first = node.body[0].lineno if kernel else node.lineno  # kernels take more arguments than lines hold
-                lines = (node.end_lineno or node.lineno) - first + 1
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > FUNCTION_LINES:
                     long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
     assert not long

@@ -134,38 +134,14 @@ def _packed(
     return total
 
 
+# Not formatted, so that many arguments share a line.
+# fmt: off
 @triton.jit(do_not_specialize=["pairs"])
 def _through(
-    x,
-    chosen,
-    places,
-    weight,
-    scale,
-    low,
-    table,
-    bias,
-    out,
-    pairs,
-    slots,
-    experts,
-    outputs,
-    inputs,
-    length,
-    groups,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BITS: tl.constexpr,
-    TABLE: tl.constexpr,
-    FLOAT4: tl.constexpr,
-    FLOAT8: tl.constexpr,
-    LOW: tl.constexpr,
-    BIAS: tl.constexpr,
-    KIND: tl.constexpr,
-    TILE: tl.constexpr,
-    STEP: tl.constexpr,
-    BLOCK_O: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    ALIGNED: tl.constexpr,
+    x, chosen, places, weight, scale, low, table, bias, out, pairs, slots, experts, outputs, inputs, length, groups,
+    GROUP: tl.constexpr, CHUNK: tl.constexpr, BITS: tl.constexpr, TABLE: tl.constexpr, FLOAT4: tl.constexpr,
+    FLOAT8: tl.constexpr, LOW: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr,
+    STEP: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_B: tl.constexpr, ALIGNED: tl.constexpr,
 ):
     """Some outputs of one expert for the pairs that one program takes. Of the first expert's tensors only the dtypes are used."""
     pair = tl.program_id(1)
@@ -218,6 +194,7 @@ def _through(
     o = tl.program_id(0) * EACH + tl.arange(0, EACH)
     place = mates[None, :].to(tl.int64) * outputs + o[:, None]
     tl.store(out + place, total.to(out.dtype.element_ty), mask=(o < outputs)[:, None] & there[None, :])
+# fmt: on
 
 
 @triton.jit
