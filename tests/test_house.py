@@ -56,7 +56,7 @@ def test_the_light_half_of_core_loads_nothing_heavy(name):
     assert not loaded_by(f"import outrider.core.{name}") & HEAVY
 
 
-@pytest.mark.parametrize("words", [[], ["run"], ["bench"], ["models", "pull"], ["plugins"], ["doctor"]])
+@pytest.mark.parametrize("words", [[], ["run"], ["chats"], ["bench"], ["models", "pull"], ["plugins"], ["doctor"]])
 def test_help_loads_nothing_heavy_and_no_plugin(words):
     run = f"from outrider.app.cli import main; assert main({[*words, '--help']!r}) == 0"
     check = "import sys; assert not [name for name in sys.modules if name.startswith('outrider.drafters')]"

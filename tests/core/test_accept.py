@@ -10,7 +10,8 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 
 import pytest
 import torch
@@ -19,8 +20,9 @@ from torch import Tensor
 
 from outrider.core import accept
 from outrider.core.accept import Guess
+from outrider.core.drafting import Context
 from outrider.core.noise import Noise
-from outrider.core.sample import Sampler, Settings
+from outrider.core.sample import Picks, Sampler, Settings
 
 V, DEPTH = 3, 2  # vocabulary; tokens whose joint law is compared
 PLAIN = Settings(temperature=1.0, top_p=1.0)
@@ -184,6 +186,43 @@ def pruned(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
     return Guess(whole.tokens[:end], whole.parents[:end], whole.probs[:end])
 
 
+@dataclass
+class Drawn:
+    """The private stream of one position, by the luck of the moment."""
+
+    luck: Luck
+    position: int
+
+    def draw(self, probs: Tensor) -> int:
+        return self.luck.draw("draft", self.position, probs)
+
+
+def picked(go_on: Callable[[int, float], bool], *, keep: bool = True, lengths: set[int] | None = None) -> Proposer:
+    """A chain of up to 2 tokens of another model, picked as drafters do, which ends where `go_on` says so."""
+
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
+        stream = partial(Drawn, luck)
+        context = Context(text, 2, True, sampler.chain, sampler.distribution, stream, go_on)
+        picks = Picks(context, 2)
+        while picks.add(law(2, (*text, *picks.path))):
+            pass
+        draft = picks.draft()
+        if lengths is not None:
+            lengths.add(len(picks.path))
+        if draft is None:
+            return Guess([])
+        assert draft.confidence is not None and draft.confidence.shape == draft.tokens.shape
+        return Guess(draft.tokens.tolist(), None, draft.probs if keep else None)
+
+    return propose
+
+
+def sure(depth: int, confidence: float) -> bool:
+    """Whatever the rule: this one says no behind text 1, and in a draft behind its first token 0."""
+    low, high = ((0.65, 0.7), (0.7, 0.75))[depth]
+    return not low < confidence < high
+
+
 SETTINGS = [
     PLAIN,
     Settings(temperature=0.6, top_p=1.0),
@@ -218,11 +257,13 @@ QUICK = [  # every kind of draft with every setting takes long
         siblings(replaced=False, keep=False),
         grown(),
         grown(keep=False),
+        picked(sure),
+        picked(sure, keep=False),
     ],
     ids=[
         *("plain", "one", "three", "copies", "q1", "q2", "q=p", "q-withheld"),
         *("tree", "twins", "dynamic", "siblings", "siblings-again", "siblings-withheld"),
-        *("grown", "grown-withheld"),
+        *("grown", "grown-withheld", "stopped", "stopped-withheld"),
     ],
 )
 def test_the_law_is_the_targets(propose: Proposer, settings: Settings) -> None:
@@ -247,6 +288,28 @@ def test_a_draft_trimmed_by_its_values_is_exact_without_probs() -> None:
 
 def test_a_draft_trimmed_by_its_values_must_not_keep_probs() -> None:
     assert error(trimmed(keep=True)) > 1e-3  # why the contract forbids it, and proof that this test can fail
+
+
+def test_where_a_chain_stops_hangs_on_what_was_drawn() -> None:
+    """Else the law of stopped chains above would show little."""
+    found: dict[tuple[int, ...], set[int]] = {(): set(), (1,): set()}
+    for text, lengths in found.items():
+        for luck in Luck().rounds():
+            picked(sure, lengths=lengths)(luck, text, Sampler(PLAIN, Noise(0)))
+    assert found == {(): {1, 2}, (1,): {0}}
+
+
+def test_a_chain_must_not_stop_by_what_was_drawn() -> None:
+    """The same confidence, asked one token late: whether a token stays hangs on what is known only behind it."""
+
+    def late(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
+        whole = picked(lambda depth, confidence: True)(luck, text, sampler)
+        assert whole.probs is not None
+        behind = [float(law(2, (*text, *whole.tokens[: depth + 1])).softmax(-1).max()) for depth in range(2)]
+        end = next((depth for depth in range(2) if not sure(depth, behind[depth])), 2)
+        return Guess(whole.tokens[:end], None, whole.probs[:end])
+
+    assert error(late) > 1e-3
 
 
 def test_a_tree_must_not_be_pruned_by_its_values() -> None:

@@ -13,6 +13,7 @@ import toys
 from outrider.core import conformance
 from outrider.core.conformance import NAMES, Check, check, failures
 from outrider.core.drafting import Context, Draft, Drafter, Needs, Shape, Stateless, Step
+from outrider.core.sample import Picks
 from outrider.core.target.model import TargetModel
 
 pytestmark = pytest.mark.thorough
@@ -97,6 +98,20 @@ class Honest(Oracle):
         return laws
 
 
+class Stops(Honest):
+    """Asks whether to go on, by how sure it is before it draws."""
+
+    def propose(self, context: Context) -> Draft | None:
+        if not context.probs:
+            return super().propose(context)
+        picks = Picks(context, context.nodes)
+        while True:
+            self.model.rewind(0)
+            row = self.model.forward([*self.heard, *picks.path], last=True).logits[0]
+            if not picks.add(row * 6):
+                return picks.draft()
+
+
 class Forked(Oracle):
     """A tree: beside every token of the chain stands another one."""
 
@@ -115,6 +130,11 @@ def test_a_good_drafter_passes_every_check(target: TargetModel) -> None:
     found = verdicts(target, Honest)
     assert list(found) == list(NAMES)
     assert {name: one.text for name, one in found.items() if one.verdict != "ok"} == {}
+
+
+def test_stopping_keeps_the_law(target: TargetModel) -> None:
+    found = verdicts(target, Stops, "rejection")["rejection"]
+    assert (found.verdict, "no probabilities" in found.text) == ("ok", False), found.text
 
 
 def test_trees_pass_too(target: TargetModel) -> None:
@@ -199,6 +219,18 @@ class Trims(Honest):
         assert draft is not None
         dropped = draft.probs is not None and int(draft.tokens[0]) != int(draft.probs[0].argmax())
         return None if dropped else draft
+
+
+class SureAfterwards(Honest):
+    """Says how sure it is by the chance of what it drew."""
+
+    def propose(self, context: Context) -> Draft | None:
+        draft = super().propose(context)
+        if draft is None or draft.probs is None or context.go_on is None:
+            return draft
+        held = draft.probs.gather(1, draft.tokens[:, None])[:, 0].tolist()
+        end = next((depth for depth, chance in enumerate(held) if not context.go_on(depth, chance)), len(held))
+        return Draft(draft.tokens[:end], probs=draft.probs[:end])
 
 
 class KeepsDrafts(Oracle):
@@ -305,6 +337,7 @@ BREAKERS: list[tuple[str, type[Oracle], str]] = [
     ("rejection", Liar, "law"),
     ("rejection", Elsewhere, "not drawn from the law"),
     ("rejection", Trims, "law"),
+    ("rejection", SureAfterwards, "law"),
     ("partial", KeepsDrafts, "right in part"),
     ("rewind", NeverCuts, "After an edit"),
     ("switch", NeedsStates, "AssertionError"),

@@ -9,8 +9,9 @@ import torch
 import toys
 from replay import Replay
 
-from outrider.core import loading
+from outrider.core import calibration
 from outrider.core.answer import Conversation
+from outrider.core.calibration import Calibrator
 from outrider.core.errors import Cancelled
 from outrider.core.noise import Noise
 from outrider.core.policy import Policy
@@ -37,35 +38,36 @@ def threads() -> Iterator[None]:
     ],
 )
 def test_the_count_that_is_fastest(costs: dict[int, float], chosen: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "ALL_THREADS", 8)
-    monkeypatch.setattr(loading, "CALIBRATION", 1e9)
-    monkeypatch.setattr(loading, "_timed", lambda target, rows, sampler: costs[torch.get_num_threads()])
-    loading._choose_threads(toys.target(), SAMPLER, None, lambda: False)
+    monkeypatch.setattr(calibration, "ALL_THREADS", 8)
+    monkeypatch.setattr(calibration, "CALIBRATION", 1e9)
+    monkeypatch.setattr(Calibrator, "timed", lambda self, rows: costs[torch.get_num_threads()])
+    Calibrator(toys.target(), SAMPLER, lambda: False).choose_threads(None)
     assert torch.get_num_threads() == chosen
 
 
 def test_what_there_was_no_time_for_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "ALL_THREADS", 8)
-    monkeypatch.setattr(loading, "_timed", lambda target, rows, sampler: 1.0)
-    loading._choose_threads(toys.target(), SAMPLER, None, lambda: False)
+    monkeypatch.setattr(calibration, "ALL_THREADS", 8)
+    monkeypatch.setattr(Calibrator, "timed", lambda self, rows: 1.0)
+    Calibrator(toys.target(), SAMPLER, lambda: False).choose_threads(None)
     assert torch.get_num_threads() == 8
 
 
 def test_a_count_that_was_asked_for() -> None:
-    loading._choose_threads(toys.target(), SAMPLER, 1, lambda: False)
+    Calibrator(toys.target(), SAMPLER, lambda: False).choose_threads(1)
     assert torch.get_num_threads() == 1
     with pytest.raises(Cancelled):
-        loading._choose_threads(toys.target(), SAMPLER, None, lambda: True)
-    assert torch.get_num_threads() == loading.ALL_THREADS  # the next model begins anew
+        Calibrator(toys.target(), SAMPLER, lambda: True).choose_threads(None)
+    assert torch.get_num_threads() == calibration.ALL_THREADS  # the next model begins anew
 
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_measuring_leaves_no_trace(captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "CALIBRATION", 1e9)
+    monkeypatch.setattr(calibration, "CALIBRATION", 1e9)
+    monkeypatch.setattr(calibration, "WIDTHS", (1, 4))
     toy = toys.target()
     target = TargetModel(toy.decoder, toy.info, toy.context, Replay() if captured else None)
-    policy = loading._calibrated(target, SAMPLER, lambda: False)
+    policy = Calibrator(target, SAMPLER, lambda: False).policy(None, None)
     assert isinstance(policy, Policy) and target.length == 0
-    assert [policy._passes[rows].n for rows in loading.WIDTHS] == [1] * len(loading.WIDTHS)
+    assert list(policy.costs.passes) == [1, 4]
     want = toys.answer(Conversation(toy), [5, 9, 13]).token_ids
     assert toys.answer(Conversation(target), [5, 9, 13]).token_ids == want

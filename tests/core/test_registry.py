@@ -12,7 +12,9 @@ from outrider.core import registry
 from outrider.core.answer import Conversation
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Shape, Stateless
 from outrider.core.errors import DrafterError
-from outrider.core.sample import Settings
+from outrider.core.noise import Noise
+from outrider.core.rounds import Rounds, guess_of
+from outrider.core.sample import Sampler, Settings
 
 INFO = ModelInfo("toy", "llama", 48, 32, 2, "toy-48")
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
@@ -156,7 +158,12 @@ BAD = {
     "probabilities that are none": Draft(torch.tensor([1, 2]), probs=FAIR * 2),
     "probabilities that are none, nan": Draft(torch.tensor([1, 2]), probs=FAIR * float("nan")),
     "probabilities that are none, zero": Draft(torch.tensor([1, 2]), probs=torch.eye(48)[:2]),
+    "a confidence of another shape": Draft(torch.tensor([1, 2]), confidence=torch.tensor([0.5])),
+    "a confidence of another shape, whole": Draft(torch.tensor([1, 2]), confidence=torch.tensor([0, 1])),
+    "a confidence that is no chance": Draft(torch.tensor([1, 2]), confidence=torch.tensor([0.5, 1.1])),
+    "a confidence that is no chance, nan": Draft(torch.tensor([1]), confidence=torch.tensor([torch.nan])),
     "failed in propose": "not a draft",
+    "failed in propose, confidence": Draft(torch.tensor([1]), confidence=[0.5]),  # type: ignore[arg-type]
 }
 
 
@@ -169,6 +176,32 @@ def test_bad_drafts_are_told_and_never_reach_the_text(words: str) -> None:
     assert got.token_ids == want.token_ids
     assert words.split(",")[0] in notes[0]
     assert guarded.failed
+
+
+def test_what_a_drafter_says_of_itself_is_optional() -> None:
+    drafter = toys.Anything()
+    guarded = toys.guard(drafter)
+    assert (guarded.free, guarded.block, guarded.device) == (False, False, False)
+    drafter.free = drafter.block = True  # type: ignore[attr-defined]
+    guarded = toys.guard(drafter)
+    assert (guarded.free, guarded.block, guarded.device) == (True, True, False)
+
+
+def test_confidence_reaches_the_round_that_verified_the_draft() -> None:
+    """Of a tree on a target that takes none, that of the line which is verified."""
+    held = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    tree = Draft(torch.tensor([1, 2, 3, 4]), torch.tensor([-1, -1, 0, 2]), confidence=held)
+    target = toys.target()
+    target.forward(PROMPT[:-1])
+    target.commit(len(PROMPT) - 1)
+    rounds = Rounds(target, list(PROMPT), Sampler(toys.GREEDY, Noise(1)))
+    done = rounds.run(toys.guard(Proposes(tree)), 4)
+    assert done.confidence == held.tolist()
+    guess, nodes = guess_of(tree, trees=False)
+    assert guess.confidence == [held[node].item() for node in nodes]
+    assert nodes == [0, 2, 3]
+    assert rounds.run(toys.guard(toys.Anything()), 4).confidence is None
+    assert rounds.run(None, 0).confidence is None
 
 
 def test_an_empty_draft_is_a_plain_pass() -> None:

@@ -57,6 +57,7 @@ def beside() -> list[Check]:
         *(kernels if GPU or os.environ.get("TRITON_INTERPRET") == "1" else ()),
         Check("noise and choices", texts.noise_and_choices, 40),
         *(Check(f"text {kind}", texts.of_kind(kind), 90) for kind in texts.KINDS),
+        *(Check(f"exact {kind}", texts.exact(kind), 90) for kind in texts.KINDS),
     ]
 
 

@@ -14,6 +14,7 @@ from outrider.core.answer import Conversation
 from outrider.core.device import Knobs, choose, kind_of
 from outrider.core.drafting import Drafter, Step
 from outrider.core.noise import Noise
+from outrider.core.rounds import Round
 from outrider.core.sample import Sampler, Settings
 from outrider.core.target.capture import Capture
 from outrider.core.target.decoder import Decoder
@@ -126,6 +127,45 @@ def _captured(target: TargetModel, settings: Settings, figures: Figures) -> None
     assert found.count > 0, "nothing was captured"
     _answer(target, None, settings)
     assert found.count == figures["graphs"], "an answer like one before was captured anew"
+
+
+def exact(kind: str) -> Callable[[Figures], None]:
+    """The check of exact mode: rows that decode have the same bits whoever drafts, and so have texts of rounds in the air."""
+
+    def check(figures: Figures) -> None:
+        figures["rows"] = 0
+        for dtype in (torch.bfloat16, torch.float32) if GPU else (torch.float32,):
+            decoder = shapes.decoder(shapes.TINY[kind], Form(dtype, DEVICE), CONTEXT, 3)
+            recorder = capture()
+            target = TargetModel(decoder, shapes.info(decoder), CONTEXT, recorder, exact=7)
+            want, rows = _rows(target, None)
+            for name, make in drafters(want, decoder, recorder).items():
+                got, found = _rows(target, make())
+                said = f"{dtype}, {name}"
+                assert got == want, f"{said}: another text"
+                assert found.keys() >= rows.keys(), f"{said}: a row is missing"
+                off = [at for at, row in rows.items() if not torch.equal(found[at], row)]
+                assert not off, f"{said}: the bits of {len(off)} of {len(rows)} rows differ, first at {off[0]}"
+                figures["rows"] += len(rows)
+                assert _answer(target, make(), toys.GREEDY) == want, f"{said}: another text from rounds in the air"
+
+    return check
+
+
+def _rows(target: TargetModel, drafter: Drafter | None) -> tuple[list[int], dict[int, torch.Tensor]]:
+    """The text of an answer, and the logits [V] behind each token by its position."""
+    rows: dict[int, torch.Tensor] = {}
+    target.rewind(0)
+    talk = Conversation(target)
+
+    def watch(done: Round, sampler: Sampler) -> None:
+        first = len(talk.tokens) - len(done.tokens)
+        rows.update({first + index: done.logits[row].clone() for index, row in enumerate(done.rows)})
+
+    guarded = None if drafter is None else toys.guard(drafter)
+    found = toys.answer(talk, PROMPT, guarded, limit=TOKENS, watch=watch)
+    last = len(PROMPT) + len(found.token_ids)
+    return found.token_ids, {at: row for at, row in rows.items() if at < last}  # what lies beyond, a draft decides
 
 
 def noise_and_choices(figures: Figures) -> None:

@@ -95,7 +95,7 @@ def test_every_recorded_round_is_the_references(name: str, window: str | None) -
 
 def check_round(here: pairs.Pair, draft: Rider, row: dict[str, Any], window: str | None, text: list[int]) -> None:
     want = row["draft"] if window is None else row["draft_if_window_is_per_query"]
-    slots = draft.block(text[0], len(want))
+    slots = draft.slots(text[0], len(want))
     path, rows, sure = [text[0]], [], []
     for slot in range(len(want)):
         if draft._parts.confidence is not None:
@@ -171,7 +171,7 @@ def block_error(folder: Path, draft: Rider, talk: Conversation) -> float:
     drafts = draft.shape.depth
     ids = torch.tensor([tokens[-1], *[VOCAB - 1] * (files.BLOCK - 1)])
     want = files.block(folder, states[draft.origin : len(tokens) - 1], draft.origin, target.embed(ids))
-    return float((draft.block(tokens[-1], drafts).hidden - want[-drafts:]).abs().max())
+    return float((draft.slots(tokens[-1], drafts).hidden - want[-drafts:]).abs().max())
 
 
 @pytest.mark.parametrize("kind", files.KINDS)
@@ -253,13 +253,13 @@ def test_a_fork_follows_its_own_conversation(home: Path) -> None:
     talk = Conversation(toys.target(vocab=VOCAB, sharp=0.4))
     draft = rider(home / f"dflash{VOCAB}", talk.target)
     toys.answer(talk, PROMPT, toys.guard(draft), limit=9)
-    before = draft.block(1, 4).logits
+    before = draft.slots(1, 4).logits
     copy = draft.fork()
-    torch.testing.assert_close(copy.block(1, 4).logits, before)
+    torch.testing.assert_close(copy.slots(1, 4).logits, before)
     copy.rewind(3)
     copy.advance(Step(3, torch.tensor([1, 1, 1]), torch.empty(0, dtype=torch.int64), torch.randn(3, 2, 32)))
-    assert not torch.allclose(copy.block(1, 4).logits, before)
-    assert torch.equal(draft.block(1, 4).logits, before)
+    assert not torch.allclose(copy.slots(1, 4).logits, before)
+    assert torch.equal(draft.slots(1, 4).logits, before)
     draft.close()
     assert draft.count == 0
 
@@ -344,7 +344,7 @@ def test_probs_are_the_engines_own_distribution_of_each_slot(home: Path, kind: s
     draft.advance(Step(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
     made = draft.propose(pairs.context(PROMPT, 4, SHARP, probs=True))
     assert made is not None and made.probs is not None
-    slots, sampler, path = draft.block(PROMPT[-1], 4), Sampler(SHARP, Noise(1)), made.tokens.tolist()
+    slots, sampler, path = draft.slots(PROMPT[-1], 4), Sampler(SHARP, Noise(1)), made.tokens.tolist()
     for slot, previous in enumerate([PROMPT[-1], *path[:-1]]):
         row = draft._in_target_ids(slots.follow(slot, previous)[None])[0]
         torch.testing.assert_close(made.probs[slot], sampler.distribution(row, path[:slot]))
@@ -396,7 +396,7 @@ def test_a_drafted_tree_is_that_of_its_own_laws(home: Path, kind: str) -> None:
     draft.advance(Step(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
     made = draft.propose(pairs.context(PROMPT, 12))
     assert made is not None and made.parents is not None and made.probs is None
-    slots = draft.block(PROMPT[-1], draft.shape.depth)
+    slots = draft.slots(PROMPT[-1], draft.shape.depth)
     paths: list[list[int]] = []
     costs = []
     for token, parent in zip(made.tokens.tolist(), made.parents.tolist(), strict=True):

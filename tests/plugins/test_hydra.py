@@ -148,7 +148,7 @@ def test_the_meter_follows_the_accepted_path(tmp_path: Path) -> None:
     _, nodes, guesses = drafter._guessed
     node = nodes.index((1, 0))
     first = nodes.index((1,))
-    after = guesses[1, 0][1]
+    after = guesses[1, 0].ids[1]
     before = drafter._meter.accuracy()
     tokens = torch.tensor([*draft.tokens[[first, node]].tolist(), after])
     drafter.advance(Step(1, tokens, torch.tensor([first, node])))

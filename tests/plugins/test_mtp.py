@@ -19,7 +19,7 @@ from outrider.core.answer import Conversation
 from outrider.core.drafting import Draft, Fit, ModelInfo, Step
 from outrider.core.errors import ModelError
 from outrider.core.protocol import DrafterChoice
-from outrider.core.sample import Settings
+from outrider.core.sample import Picks, Settings
 from outrider.core.target.linear import Expanding, Linear
 from outrider.core.target.model import TargetModel
 from outrider.core.target.packed_linear import Packed
@@ -27,7 +27,6 @@ from outrider.core.weights.checkpoint import info, open_checkpoint
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp.chain import Chain
 from outrider.drafters.mtp.layout import COPIES, find
-from outrider.drafters.mtp.picks import Picks
 
 NAMES = ["deepseek_v3", "glm4_moe", "glm4_moe_lite", "mimo", "qwen3_5", "qwen3_next"]
 PROMPT = [5, 9, 13, 9, 5, 9, 13, 200, 31, 9]

@@ -19,12 +19,11 @@ from outrider.core.answer import Conversation
 from outrider.core.drafting import Fit, Step
 from outrider.core.errors import ModelError, UsageError
 from outrider.core.protocol import DrafterChoice
-from outrider.core.sample import Settings
+from outrider.core.sample import Picks, Settings
 from outrider.core.target.model import SLACK, TargetModel
 from outrider.core.weights.checkpoint import open_checkpoint
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp.assistant import Assistant
-from outrider.drafters.mtp.picks import Picks
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13, 200, 31, 9]
 NARROW, VOCAB = 16, 259  # width of the toy assistant, vocabulary of the toy checkpoint

@@ -17,12 +17,11 @@ from torch import Tensor
 from outrider.core.answer import Conversation
 from outrider.core.drafting import Fit, Step
 from outrider.core.errors import BrokenFileError, ModelError
-from outrider.core.sample import Settings
+from outrider.core.sample import Picks, Settings
 from outrider.core.target.model import TargetModel
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp.heads import Heads
 from outrider.drafters.mtp.layout import META
-from outrider.drafters.mtp.picks import Picks
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13, 200, 31, 9]
 NONE = torch.empty(0, dtype=torch.int64)

@@ -128,6 +128,8 @@ def answer(
     control: Still | None = None,
     events: list | None = None,
     detail: bool = False,
+    watch: Callable | None = None,
+    stable: int = 0,
     policy: Policy | None = None,
 ) -> Report:
     """One answer on `talk`, drafted by `drafters` (by name where the test switches)."""
@@ -152,6 +154,8 @@ def answer(
         stop=tuple(stop),
         limit=limit,
         detail=detail,
+        watch=watch,
+        stable=stable,
     )
     say: Callable = events.append if events is not None else lambda event: None
     return Answer(order, talk, policy or Policy(), choose, say).run(control or Still())

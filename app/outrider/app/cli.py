@@ -12,23 +12,32 @@ import os
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from outrider.app import render
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 # Each with the first sentence of its help, so that the overview imports no command.
 COMMANDS = {
     "chat": "Chat in the terminal; `outrider` alone does the same.",
     "run": "Answer PROMPT on stdout and end.",
+    "chats": "Chats so far: list, search, show, export, import, rm.",
     "models": "Local and catalogue models: list, pull, show, rm.",
     "drafters": "Drafters, the methods that guess ahead: list, show, test.",
     "bench": "Measure tokens per second with and without each drafter.",
+    "verify": "Check on this machine that drafted text is the text the model writes alone.",
     "plugins": "Packages that bring drafters: list, install, remove.",
+    "config": "Settings: init, show, edit, path, check, set, unset, schema.",
+    "keys": "Keys of the chat: every action with its keys, its letters and its slash command.",
+    "completion": "Print what makes SHELL complete commands, options and values.",
     "doctor": "Look at terminal, folders, plugins, engine and GPU: what is wrong and how to mend it.",
 }
 DEBUG = "OUTRIDER_DEBUG"
+COMPLETE = "_OUTRIDER_COMPLETE"  # set by what `outrider completion` prints
 
 _EPILOG = """\b
 Examples:
@@ -58,10 +67,20 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """An option without a command is one of `chat`."""
+        found = super().shell_complete(ctx, incomplete)
+        chat = self.get_command(ctx, "chat") if incomplete.startswith("-") else None
+        if chat is not None:
+            known = {item.value for item in found}
+            inner = click.Context(chat, parent=ctx, info_name="chat")
+            found += [item for item in chat.shell_complete(inner, incomplete) if item.value not in known]
+        return found
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         at = next((i for i, word in enumerate(args) if word not in own), len(args))
-        asks = {"--help", "--version"} & set(args[:at])
+        asks = {"--help", "--version"} & set(args[:at]) or (ctx.resilient_parsing and at == len(args))
         if not asks and (at == len(args) or args[at].startswith("-")):
             args = [*args[:at], "chat", *args[at:]]
         return super().parse_args(ctx, args)
@@ -106,6 +125,8 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     _prepare_streams()
     sys.excepthook = _explain_bug
+    if args is None and os.environ.get(COMPLETE):
+        return _complete(os.environ[COMPLETE])
     words = [render.clean_text(word) for word in (sys.argv[1:] if args is None else args)]
     try:
         with cli.make_context("outrider", words) as context:
@@ -128,6 +149,13 @@ def main(args: Sequence[str] | None = None) -> int:
     except render.Failure as error:
         return _say(error, error.message, error.hint, error.code)
     return 0
+
+
+def _complete(instruction: str) -> int:
+    """Answer the shell that asks how a line may go on, or wants to know how to ask."""
+    from click.shell_completion import shell_complete
+
+    return shell_complete(cli, {}, "outrider", COMPLETE, instruction)
 
 
 def _prepare_streams() -> None:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import IO, Any
 
+from outrider.app.config import folders
 from outrider.core import paths, protocol
 
 # Weights are read from end to end for every token; in huge pages that is a tenth faster. Only the C library's start-up
@@ -103,7 +104,7 @@ class EngineClient:
                 lambda: SubprocessStreamProtocol(_CHUNK, loop),
                 *self.command,
                 start_new_session=True,  # a Ctrl-C in the terminal is the client's to handle
-                env={**_HUGE_PAGES, **os.environ},
+                env={**_HUGE_PAGES, **os.environ, **folders()},
             )
         except OSError as error:
             raise EngineError(f"The engine process could not be started: {error}.", "Run `outrider doctor`.") from error

@@ -1,4 +1,4 @@
-"""The options that `chat`, `run` and `bench` share, checked before an engine starts."""
+"""The options that `chat`, `run`, `bench` and `verify` share, checked before an engine starts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from outrider.app.render import WrongUsage
+from outrider.app.config import FIELDS, Asked, Settings
+from outrider.app.config.read import read
+from outrider.app.render import WrongUsage, say
 from outrider.core.protocol import DrafterChoice, ModelChoice, Sampling
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _SAMPLING = tuple(Sampling.__struct_fields__)
@@ -25,8 +30,20 @@ class EngineOptions:
     model: ModelChoice
     drafter: DrafterChoice
     sampling: Sampling
-    system: str | None = None
-    rule: str = "match"
+    system: str | None
+    rule: str
+    asked: Asked
+    """What was typed, to settle again when the settings have changed."""
+    settings: Settings
+
+    def typed(self, path: str) -> bool:
+        """Whether the setting was an option of the command line."""
+        return path in self.asked.flags
+
+    def insisted(self, name: str) -> bool:
+        """Whether the environment, or a persona that was typed, sets what an option of this name says."""
+        kind = self.settings.sources[_PATHS[name]].kind if name in _PATHS else ""
+        return kind == "environment" or (kind == "persona" and self.asked.persona is not None)
 
 
 def _name(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -35,12 +52,13 @@ def _name(_context: click.Context, parameter: click.Parameter, value: str | None
     return value
 
 
-def _drafter(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    return str(_name(context, parameter, value)).strip().replace("-", "_")
+def _drafter(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    name = _name(context, parameter, value)
+    return None if name is None else name.strip().replace("-", "_")
 
 
-def _device(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    if not _DEVICE.fullmatch(value):
+def _device(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not _DEVICE.fullmatch(value):
         raise WrongUsage(f"--device must be auto, cpu, cuda or cuda:N, not {value!r}.")
     return value
 
@@ -73,6 +91,34 @@ def _settings(_context: click.Context, _parameter: click.Parameter, values: tupl
 
 
 _POSITIVE = click.IntRange(min=1)
+
+
+def _complete_model(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    named = [CompletionItem("starter")] if "starter".startswith(incomplete) and incomplete else []
+    return named or [CompletionItem(incomplete, type="file")]
+
+
+def _complete_drafter(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    from importlib.metadata import entry_points
+
+    names = ["auto", "none", *sorted({entry.name for entry in entry_points(group="outrider.drafters")})]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _complete_persona(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in read().personas if name.startswith(incomplete)]
+
+
+def _told(path: str) -> str:
+    return FIELDS[path].told
+
+
+def _sampling(name: str, kind: type, metavar: str) -> Callable[[Any], Any]:
+    return click.option(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=_told(f"sampling.{name}"))
+
+
 drafter_option = click.option(
     "--drafter-option",
     multiple=True,
@@ -84,112 +130,53 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "model": click.option(
         "--model",
         "-m",
-        default="starter",
-        show_default=True,
         metavar="M",
         callback=_name,
-        help="A folder or file, a name from `outrider models list`, or a hub id: org/name, org/name:Q8_0, org/name@revision.",
+        shell_complete=_complete_model,
+        help=_told("engine.model"),
     ),
     "drafter": click.option(
         "--drafter",
         "-d",
-        default="auto",
-        show_default=True,
         metavar="D",
         callback=_drafter,
-        help="Who drafts: auto, none, or a name from `outrider drafters list`.",
+        shell_complete=_complete_drafter,
+        help=_told("drafting.drafter"),
     ),
     "weights": click.option(
         "--drafter-weights",
         "weights",
         metavar="PATH|HUB_ID",
         callback=_name,
-        help="Weights for the drafter: a folder, a hub id (with @REVISION), or the name of a published drafter.",
+        help=_told("drafting.drafter_weights"),
     ),
     "drafter_option": drafter_option,
     "draft_tokens": click.option(
         "--draft-tokens",
         type=click.IntRange(1, 1024),
         metavar="K",
-        help="Draft exactly K tokens a round.  [default: chosen by measurement]",
+        help=_told("drafting.draft_tokens"),
     ),
-    "temperature": click.option(
-        "--temperature",
-        type=float,
-        metavar="T",
-        help="0 is greedy, 0.7 usual, above 1 wild.  [default: the model's own]",
-    ),
-    "top_p": click.option(
-        "--top-p",
-        type=float,
-        metavar="P",
-        help="Keep the likeliest tokens up to mass P.  [default: the model's own]",
-    ),
-    "top_k": click.option(
-        "--top-k", type=int, metavar="N", help="Keep the N likeliest tokens.  [default: the model's own]"
-    ),
-    "min_p": click.option(
-        "--min-p",
-        type=float,
-        metavar="P",
-        help="Drop tokens below P times the likeliest one's probability.  [default: the model's own]",
-    ),
-    "seed": click.option(
-        "--seed",
-        type=int,
-        metavar="N",
-        help="Same seed, same text, whoever drafts.  [default: a fresh one]",
-    ),
-    "max_tokens": click.option(
-        "--max-tokens", type=int, metavar="N", help="Stop after N tokens.  [default: no limit but the context]"
-    ),
+    "temperature": _sampling("temperature", float, "T"),
+    "top_p": _sampling("top_p", float, "P"),
+    "top_k": _sampling("top_k", int, "N"),
+    "min_p": _sampling("min_p", float, "P"),
+    "seed": _sampling("seed", int, "N"),
+    "max_tokens": _sampling("max_tokens", int, "N"),
     "stop": click.option("--stop", multiple=True, metavar="TEXT", help="Stop before this text; may be repeated."),
-    "system": click.option("--system", "-s", metavar="TEXT", help="System prompt.  [default: the model's own]"),
-    "device": click.option(
-        "--device", default="auto", show_default=True, metavar="D", callback=_device, help="auto, cpu, cuda or cuda:N."
-    ),
-    "dtype": click.option(
-        "--dtype",
-        type=click.Choice(["auto", "fp32", "bf16", "fp16"]),
-        default="auto",
-        show_default=True,
-        help="What the model computes in.",
-    ),
+    "system": click.option("--system", "-s", metavar="TEXT", help=_told("chat.system")),
+    "device": click.option("--device", metavar="D", callback=_device, help=_told("engine.device")),
+    "dtype": click.option("--dtype", type=click.Choice(FIELDS["engine.dtype"].choices), help=_told("engine.dtype")),
     "quantize": click.option(
-        "--quantize",
-        type=click.Choice(["auto", "none", "int8", "int4"]),
-        default="auto",
-        show_default=True,
-        help="Round the weights while loading: half or a quarter of the memory, a little less exact. "
-        "auto keeps them as they are stored, none expands quantised ones.",
+        "--quantize", type=click.Choice(FIELDS["engine.quantize"].choices), help=_told("engine.quantize")
     ),
-    "context": click.option(
-        "--context",
-        type=_POSITIVE,
-        metavar="N",
-        help="Tokens of context.  [default: what model and memory allow]",
-    ),
-    "threads": click.option("--threads", type=_POSITIVE, metavar="N", help="CPU threads.  [default: chosen]"),
-    "rule": click.option(
-        "--rule",
-        type=click.Choice(["match", "rejection", "typical"]),
-        default="match",
-        show_default=True,
-        help="How drafts are accepted. match and rejection are lossless; with match even the text does not depend on the "
-        "drafter. typical is LOSSY: it keeps whatever the model finds likely enough.",
-    ),
-    "repeat_penalty": click.option(
-        "--repeat-penalty",
-        type=float,
-        metavar="X",
-        help="Above 1 makes repetition rarer.  [default: the model's own]",
-    ),
-    "presence_penalty": click.option(
-        "--presence-penalty", type=float, metavar="X", help="Taken off every token that was used.  [default: 0]"
-    ),
-    "frequency_penalty": click.option(
-        "--frequency-penalty", type=float, metavar="X", help="Taken off for each time a token was used.  [default: 0]"
-    ),
+    "context": click.option("--context", type=_POSITIVE, metavar="N", help=_told("engine.context")),
+    "threads": click.option("--threads", type=_POSITIVE, metavar="N", help=_told("engine.threads")),
+    "rule": click.option("--rule", type=click.Choice(FIELDS["drafting.rule"].choices), help=_told("drafting.rule")),
+    "exact": click.option("--exact/--no-exact", default=None, help=_told("drafting.exact")),
+    "repeat_penalty": _sampling("repeat_penalty", float, "X"),
+    "presence_penalty": _sampling("presence_penalty", float, "X"),
+    "frequency_penalty": _sampling("frequency_penalty", float, "X"),
     "logit_bias": click.option(
         "--logit-bias",
         multiple=True,
@@ -199,29 +186,57 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     ),
 }
 
-think_option = click.option(
-    "--think/--no-think",
-    default=None,
-    help="Have the model think before it answers, or not, where it lets you choose; else it does as it is used to.",
+_PERSONA = click.option(
+    "--persona",
+    metavar="NAME",
+    callback=_name,
+    shell_complete=_complete_persona,
+    help="A persona of the settings: system prompt, sampling, model and drafter.",
 )
+think_option = click.option("--think/--no-think", default=None, help=_told("chat.think"))
 
 
-def engine_options(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the shared options to a command, which gets them folded into one `EngineOptions` named `options`."""
+def engine_options(
+    *, without: tuple[str, ...] = (), measuring: bool = False, warn: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the shared options to a command, which gets them folded into one `EngineOptions` named `options`.
+
+    What was not typed comes from the settings: for a `measuring` command only what says which model it is and how it is
+    loaded. Mistakes in the settings are told on stderr if `warn`.
+    """
     names = [name for name in _OPTIONS if name not in without]
+    sections = ("engine",) if measuring else tuple({field.section: None for field in FIELDS.values()})
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(**given: Any) -> Any:
             picked = {name: given.pop(name) for name in names}
-            return function(options=_fold(picked), **given)
+            asked = Asked(_flags({**picked, "think": given.get("think")}), given.pop("persona", None), sections)
+            options = _fold(picked, asked)
+            if warn:
+                warn_of(options.settings)
+            if "think" in given:
+                given["think"] = options.settings.get("chat.think")
+            return function(options=options, **given)
 
-        wrapped: Callable[..., Any] = call
+        wrapped: Callable[..., Any] = call if measuring else _PERSONA(call)
         for name in reversed(names):
             wrapped = _OPTIONS[name](wrapped)
         return wrapped
 
     return decorate
+
+
+def warn_of(settings: Settings) -> None:
+    """Say on stderr what is wrong in the settings: the first of it, and where to see the rest."""
+    if settings.faults:
+        more = len(settings.faults) - 1
+        say(f"Warning: {settings.faults[0]}", f"{more} more: outrider config check" if more else "")
+
+
+def configured_model(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str:
+    """The model that was typed, else that of the settings."""
+    return value or Asked(sections=("engine",)).settle().model().model
 
 
 def loading_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,7 +245,8 @@ def loading_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(**given: Any) -> Any:
-        return function(choice=ModelChoice(**{name: given.pop(name) for name in names}), **given)
+        asked = Asked(_flags({name: given.pop(name) for name in names}), sections=("engine",))
+        return function(choice=_settled(asked).model(), **given)
 
     wrapped: Callable[..., Any] = call
     for name in reversed((*names, "weights")):
@@ -238,23 +254,44 @@ def loading_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _fold(picked: dict[str, Any]) -> EngineOptions:
-    sampling = Sampling(**{name: picked[name] for name in _SAMPLING if name in picked})
-    sampling.stop = list(sampling.stop)
-    problem = sampling.problem()
+_PATHS = {
+    "weights": "drafting.drafter_weights",
+    "drafter_option": "drafting.drafter_options",
+    **{field.name: field.path for field in FIELDS.values()},
+}
+
+
+def _flags(picked: dict[str, Any]) -> dict[str, Any]:
+    """What was typed, by the path of its setting."""
+    told = {name: value for name, value in picked.items() if value not in (None, (), {}) and name in _PATHS}
+    return {_PATHS[name]: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
+
+
+def _settled(asked: Asked) -> Settings:
+    try:
+        return asked.settle()
+    except LookupError as error:
+        raise WrongUsage(*error.args) from None
+
+
+def _fold(picked: dict[str, Any], asked: Asked) -> EngineOptions:
+    typed = Sampling(**{name: picked[name] for name in _SAMPLING if name in picked})
+    typed.stop = list(typed.stop)
+    problem = typed.problem()
     if problem:
         raise WrongUsage(problem)
-    if picked["weights"] and picked["drafter"] == "none":
+    settings = _settled(asked)
+    drafter = settings.drafter()
+    if picked["weights"] and drafter.name == "none":
         raise WrongUsage("--drafter-weights needs a drafter, but --drafter is none.", "Try --drafter draft_model.")
+    sampling = settings.sampling()
+    sampling.logit_bias = typed.logit_bias
     return EngineOptions(
-        model=ModelChoice(**{name: picked[name] for name in ModelChoice.__struct_fields__}),
-        drafter=DrafterChoice(
-            name=picked["drafter"],
-            weights=picked["weights"],
-            tokens=picked["draft_tokens"],
-            options=picked["drafter_option"],
-        ),
+        model=settings.model(),
+        drafter=drafter,
         sampling=sampling,
-        system=picked.get("system"),
-        rule=picked.get("rule", "match"),
+        system=settings.get("chat.system"),
+        rule=settings.get("drafting.rule"),
+        asked=asked,
+        settings=settings,
     )

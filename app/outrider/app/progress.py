@@ -18,6 +18,7 @@ _VERBS = {
     "engine": "Starting the engine",
     "prompt": "Reading the prompt",
     "tokenizer": "Loading the tokenizer",
+    "recheck": "Checking in fp32",
     "unpack": "Unpacking",
     "verify": "Checking",
     "wait": "Waiting:",
@@ -119,7 +120,7 @@ class ProgressLine:
         in_bytes = event.unit == "bytes"
         start, before = self._seen[0] if in_bytes else self._began
         end, after = self._seen[-1]
-        if not (in_bytes or event.unit == "prompts") or end - start < 2 * _DRAW_EVERY or after <= before:
+        if not (in_bytes or event.unit in ("prompts", "answers")) or end - start < 2 * _DRAW_EVERY or after <= before:
             return []
         speed = (after - before) / (end - start)
         left = [f"{render.duration((event.total - after) / speed)} left"] if event.total > after else []

@@ -28,12 +28,19 @@ ALPHA = 0.3  # and the share of exp(-entropy) that is enough where the target is
 
 
 class Guess:
-    """A draft as it is verified: tokens, parents (-1 is the root), and the law each token was drawn from, if it is told."""
+    """A draft as it is verified: tokens, parents (-1 is the root), and the law each token was drawn from, if it is told.
+
+    `confidence`: what the drafter held of each node, if it told.
+    """
 
     def __init__(
-        self, tokens: Sequence[int], parents: Sequence[int] | None = None, probs: Tensor | None = None
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int] | None = None,
+        probs: Tensor | None = None,
+        confidence: list[float] | None = None,
     ) -> None:
-        self.tokens, self.probs = list(tokens), probs
+        self.tokens, self.probs, self.confidence = list(tokens), probs, confidence
         self.parents = list(range(-1, len(self.tokens) - 1)) if parents is None else list(parents)
         self.children: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]  # by 1 + parent
         for node, parent in enumerate(self.parents):
@@ -46,6 +53,14 @@ class Guess:
     def line(self) -> bool:
         """Whether it is a chain."""
         return self.parents == list(range(-1, len(self.tokens) - 1))
+
+    @property
+    def depth(self) -> int:
+        """Levels below the root: of a chain as many as nodes."""
+        levels: list[int] = []
+        for parent in self.parents:
+            levels.append(1 if parent < 0 else levels[parent] + 1)
+        return max(levels, default=0)
 
     def path(self, node: int) -> list[int]:
         """Nodes from the root's child down to `node`; none for the root, -1."""

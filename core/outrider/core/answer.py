@@ -15,13 +15,15 @@ from .drafting import Step as Fact
 from .emit import Emitter, Pieces
 from .errors import OutriderError, UsageError
 from .noise import Noise
-from .policy import LADDER, Policy
+from .phases import Phases
+from .policy import LADDER, Outcome, Policy
 from .protocol import DrafterChoice, Kind, Progress, RejectedToken, Report, Step, Timing, Token
 from .registry import Rider
 from .rounds import Round, Rounds
 from .sample import Sampler, Settings
-from .target.model import SLACK, TargetModel
+from .target.model import TargetModel
 from .text.thinking import Splitter
+from .why import Telling
 
 CHUNK = 512  # prompt tokens of one prefill pass; cancellation and progress happen between passes
 
@@ -49,6 +51,7 @@ class Conversation:
     target: TargetModel
     tokens: list[int] = field(default_factory=list)
     drafters: dict[tuple[str, str | None], Rider] = field(default_factory=dict)
+    whole: int = 0  # of them that were prefilled in whole chunks; kept in exact mode alone
 
     def reuse(self, ids: Sequence[int]) -> int:
         """Cut target and drafters to the prefix shared with `ids` (or less of it, where a state cannot be cut there).
@@ -60,11 +63,29 @@ class Conversation:
             if old != new:
                 break
             shared += 1
-        shared = self.target.rewind(shared)
+        shared = self._rewind_whole(shared) if self.target.exact else self.target.rewind(shared)
         for drafter in self.drafters.values():
             drafter.rewind(shared)
         self.tokens = list(ids)
         return shared
+
+    def _rewind_whole(self, shared: int) -> int:
+        """Exact mode: the same chunks are behind whatever comes, so that reused tokens are as a new prefill would make them."""
+        shared = min(shared, self.whole)
+        while shared % CHUNK or self.target.length != shared:
+            shared = self.target.rewind(shared - shared % CHUNK)
+        self.whole = shared
+        return shared
+
+    def prefilled(self, length: int, stable: int, end: int) -> None:
+        """The first `length` tokens of a prompt of `end` are committed; the next one will share its first `stable`."""
+        if not self.target.exact:
+            if length == stable:
+                self.target.keep()
+        elif length % CHUNK == 0:
+            self.whole = length
+            if length + CHUNK > end:
+                self.target.keep()
 
     def hear(self, drafter: Rider | None, end: int, hidden: Tensor | None) -> None:
         """Tell a drafter the tokens up to `end` that it has not heard of; `hidden` belongs to the last of them."""
@@ -90,9 +111,11 @@ class Order:
     stop: tuple[str, ...] = ()
     limit: int | None = None
     detail: bool = False
+    watch: Callable[[Round, Sampler], None] | None = None  # sees each round before its tokens count for penalties
     splitter: Splitter | None = None  # where the model thinks
     stable: int = 0  # ids that the next turn's prompt will begin with too
     load_s: float = 0.0
+    tail: str = ""  # the end of the text that a raw completion goes on from
     began: float = field(default_factory=time.perf_counter)
 
 
@@ -115,25 +138,23 @@ class Answer:
         self.passes = self.proposed = self.accepted = 0
         self.by_drafter: dict[str, int] = {}
         self._choice = order.drafter
+        self._phases, self._telling = Phases(order.tail), Telling()
+        self._kept: int | None = None  # tokens of the last round up to the end of the answer, if it ended there
         self._seq = 0
 
     def run(self, control: Control) -> Report:
         """Until EOS, a stop string, a limit or the user. Raises UsageError before any work if the prompt does not fit."""
-        room = self.talk.target.context - len(self.order.ids)
-        if room < 1:
-            raise UsageError(
-                f"The prompt has {len(self.order.ids)} tokens; with room for an answer "
-                f"{self.talk.target.context - 1} fit into the context.",
-                "Shorten it, start a new chat, or give a larger --context if the model allows.",
-            )
+        check_room(self.order.ids, self.talk.target.context)
         drafter = self._choose(self._choice)
         if self._prefill(drafter, control):
-            ahead = not self.order.detail  # which looks at the logits of each round
+            ahead = not self.order.detail and self.order.watch is None  # which look at the logits of each round
             rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, self.order.rule, ahead=ahead)
+            rounds.go_on = self.policy.go_on
             try:
                 self._decode(rounds, drafter, control)
             finally:
                 rounds.close()
+            self.policy.answered(len(self.emitter.ids))
             self.talk.target.keep()
         return self.report()
 
@@ -149,13 +170,13 @@ class Answer:
             if control.cancelled():
                 self.emitter.close("cancelled")
                 return False
-            stop = self.order.stable if at < self.order.stable < at + CHUNK else at + CHUNK
+            cut = at < self.order.stable < at + CHUNK and not talk.target.exact
+            stop = self.order.stable if cut else at + CHUNK
             chunk = ids[at:stop]
             result = talk.target.forward(chunk, last=True, states=states)
             at, logits = at + len(chunk), result.logits
             talk.target.commit(at)
-            if at == self.order.stable:
-                talk.target.keep()
+            talk.prefilled(at, self.order.stable, len(ids))
             made = None
             if result.hidden is not None:  # a state belongs to the token behind it, so the last one waits
                 made = result.hidden[:-1] if carry is None else torch.cat((carry, result.hidden[:-1]))
@@ -189,20 +210,23 @@ class Answer:
             drafter = self._switch(drafter, control)
             if drafter is not None and drafter.failed:
                 drafter = None
-            began = time.perf_counter()
+            began, behind = time.perf_counter(), len(self.talk.tokens)
             asked = self._budget(drafter, room)
             done = rounds.run(drafter, asked)
-            self._count(done, drafter.riding if drafter is not None else None)
-            self._emit(done, began)
+            self._count(done)
+            self._learn(done, self._emit(done, began), behind)
 
     def _budget(self, drafter: Rider | None, room: int) -> int:
-        """Draft tokens for this round: the last emitted token needs none, and none may pass the context."""
-        if drafter is None:
+        """Draft tokens for this round, at most: the last emitted token needs none, and none may pass the context."""
+        pinned = self._choice.tokens
+        most = min(self.emitter.left(room) - 1, self.talk.target.most - 1, LADDER[-1] if pinned is None else pinned)
+        if drafter is None or most <= 0:
+            self.policy.off()
             return 0
-        most = min(self.emitter.left(room) - 1, drafter.shape.nodes, SLACK - 1)
-        if self._choice.tokens is None:
-            most = min(most, LADDER[-1])
-        return self.policy.budget(drafter.parts, most, pinned=self._choice.tokens, park=self._choice.name == "auto")
+        most, context = min(most, drafter.shape.nodes), len(self.talk.tokens)
+        if not self.policy.begin(self._phases.now, context, pinned=pinned, park=self._choice.name == "auto"):
+            return 0
+        return most if drafter.chooses else self.policy.budget(drafter.name, most, block=drafter.block)
 
     def _switch(self, drafter: Rider | None, control: Control) -> Rider | None:
         """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
@@ -220,25 +244,46 @@ class Answer:
         control.switch_done(fresh.name if fresh is not None else "none", None)
         return fresh
 
-    def _count(self, done: Round, name: str | None) -> None:
+    def _count(self, done: Round) -> None:
         self.passes += 1
         self.proposed += done.proposed
         self.accepted += done.accepted
         self.by_drafter[done.drafter] = self.by_drafter.get(done.drafter, 0) + 1
         self.timing.draft_s += done.draft_s
         self.timing.verify_s += done.verify_s
-        if not done.fresh and (self.passes > 1 or self.policy.plain.n):  # the very first pass pays for warming up
-            who = done.drafter if done.proposed else name or "none"
-            self.policy.learn(who, done.asked, done.proposed, done.accepted, (done.draft_s, done.verify_s))
 
-    def _emit(self, done: Round, began: float | None) -> None:
-        tokens, rows = [], []
+    def _learn(self, done: Round, spent: float, context: int) -> None:
+        """The policy hears of a round of so many seconds behind `context` tokens."""
+        if done.fresh or (self.passes == 1 and not self.policy.plain.n):  # the very first pass pays for warming up
+            return
+        guess = done.guess
+        depth = None if guess.line else max((len(guess.path(node)) for node in range(len(guess))), default=0)
+        self.policy.learn(
+            Outcome(
+                done.drafter,
+                done.proposed,
+                done.accepted,
+                done.draft_s,
+                spent - done.draft_s,
+                context,
+                depth,
+                self._kept,
+                done.confidence if guess.line else None,
+            )
+        )
+
+    def _emit(self, done: Round, began: float | None) -> float:
+        if self.order.watch is not None:
+            self.order.watch(done, self.sampler)
+        tokens, rows, spent = [], [], 0.0
         for index, (token, kind) in enumerate(zip(done.tokens, done.kinds, strict=True)):
             emitted = self.emitter.push(token, _kind(kind))
             if emitted is not None:
                 tokens.append(emitted)
                 rows.append(index)
+                self._phases.feed(emitted.text, emitted.thinking)
             if self.emitter.finish is not None:
+                self._kept = index + 1
                 break
         self.sampler.commit(done.tokens)
         step = Step(
@@ -256,11 +301,14 @@ class Answer:
         if self.order.detail:
             self._detail(step, done, tokens, rows)
         if began is not None:
+            step.why = self._telling.news(self.policy.chosen, self.policy.wait)
             spent = time.perf_counter() - began
             self.timing.decode_s += spent
             step.host_ms = max(0.0, spent * 1e3 - step.draft_ms - step.verify_ms)
+        step.depth = done.guess.depth
         self._seq += 1
         self._say(step)
+        return spent
 
     def _detail(self, step: Step, done: Round, tokens: list[Token], rows: list[int]) -> None:
         probs = done.logits.float().softmax(-1)  # [1 + n, V]; of the first round one row
@@ -285,6 +333,9 @@ class Answer:
         count = len(emitter.ids)
         decode_s = self.timing.decode_s
         drafted = any(name != "none" for name in self.by_drafter)
+        walked = (
+            count - 1 + (emitter.finish == "stop")
+        )  # passes that plain decoding would have taken: the end sign's too
         return Report(
             model=order.model,
             drafter=order.drafter.name,
@@ -301,8 +352,17 @@ class Answer:
             timing=self.timing,
             tokens_per_second=(count - 1) / decode_s if count > 1 and decode_s > 0 else 0.0,
             drafters=self.by_drafter,
-            speedup=self.policy.plain.speedup(decode_s / (count - 1)) if drafted and count > 1 else None,
+            speedup=self.policy.plain.speedup(decode_s / walked) if drafted and count > 1 else None,
             thinking=emitter.thinking,
+        )
+
+
+def check_room(ids: Sequence[int], context: int) -> None:
+    """Raises UsageError for a prompt that leaves no room for an answer."""
+    if len(ids) >= context:
+        raise UsageError(
+            f"The prompt has {len(ids)} tokens; with room for an answer {context - 1} fit into the context.",
+            "Shorten it, start a new chat, or give a larger --context if the model allows.",
         )
 
 

@@ -95,6 +95,10 @@ class Draft:
     tokens: Tensor  # [n] int64, ids of the target
     parents: Tensor | None = None  # [n], parents[i] < i, -1 = root; None = chain
     probs: Tensor | None = None  # [n, V] law token i was really drawn from, given parent and earlier siblings
+    confidence: Tensor | None = None
+    """[n] float, 0 to 1: what the drafter itself held of each node, the chance that its own law gave to its best token (in a
+    tree: to the token of that node's rank), before the token was drawn. It may hang on the tokens before a node and never on
+    the node's own. Any scale will do; the engine learns what it means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,10 @@ class Context:
     """`to_probs(logits [V], path) -> [V]` float64: the engine's own distribution after `path` (a one-hot at temperature 0)."""
     rng: Callable[[int], Stream]
     """`rng(position)`: the private `draft` stream; every draw whose `probs` are returned comes from it."""
+    go_on: Callable[[int, float], bool] | None = None
+    """`go_on(depth, confidence)`: whether a token at that depth (from 0) is worth drafting where its confidence is that; None:
+    always. A drafter that makes one token after another asks before it draws each one, and ends its draft at the first no: what
+    it decides by was known before, so that the draft keeps its `probs`."""
 
 
 class Target(Protocol):
@@ -196,7 +204,12 @@ class Target(Protocol):
 
 
 class Drafter(Protocol):
-    """Loaded; follows one conversation. Also needs `device = True` and the two `*_device` verbs for the device form."""
+    """Loaded; follows one conversation. Also needs `device = True` and the two `*_device` verbs for the device form.
+
+    It may say `free = True`: what it proposes hangs on the tokens alone and costs microseconds, and `propose` changes nothing
+    of its state. The engine may then ask it at any time, and judge it by text that was verified anyway. And `block = True`: all
+    tokens of a draft come from one pass, so that a longer draft costs it no more.
+    """
 
     needs: Needs
     shape: Shape
@@ -243,6 +256,8 @@ class DeviceDrafter(Protocol):
 
 class Method(Protocol):
     """What an entry point names: a class without arguments or an instance.
+
+    One whose drafters are `free` where they are given no weights says `free = True` too.
 
     A method that takes weights may also have `check(model, weights) -> Match`: how well the weights at that path or of
     that name fit, from their config alone. Where the files leave open how they are to be read, it may have

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,11 +11,12 @@ import torch
 
 from . import finding, registry
 from .answer import Answer, Control, Order
+from .batch import Batch
 from .composite import Composite
 from .errors import DownloadError, DrafterError, ModelError, UsageError
 from .loading import Model, open_model
 from .noise import fresh_seed
-from .protocol import DrafterChoice, Generate, ModelChoice, Notice, Progress, Report, Step
+from .protocol import DrafterChoice, Event, Generate, ModelChoice, Notice, Progress, Report, Step
 from .sample import fill
 from .target.model import SLACK
 from .text import thinking
@@ -25,6 +26,7 @@ from .text.thinking import Splitter
 from .weights.library import resolve
 
 Say = Callable[[Step | Progress | Notice], None]
+TAIL = 4096  # characters of a raw text that tell what kind of text goes on
 RULES = ("match", "rejection", "typical")
 
 
@@ -39,6 +41,7 @@ class Engine:
         """The model of `choice`, loaded if it is not yet. Raises ModelError, DownloadError, UsageError, Cancelled."""
         if self.model is not None and self.model.choice == choice:
             return self.model
+        _check_tokens(choice.exact)
         began = time.perf_counter()
 
         def tell(phase: str, done: float, total: float, unit: str = "", note: str = "") -> None:
@@ -74,6 +77,36 @@ class Engine:
         _check(request)
         fresh = self.model is None or self.model.choice != request.model
         model = self.load(request.model, request.id, say, control.cancelled)
+        order = self.order(model, request, began, fresh=fresh)
+        self._tell_deaf(model, request, say)
+        report = Answer(order, model.talk, model.policy, self.chooser(model, request, say, control), say).run(control)
+        self._tell_slow(model, request, say)
+        model.history.keep(model.policy)
+        return report
+
+    def generate_many(
+        self, requests: Sequence[Generate], say: Callable[[Event], None], control: Control, batch: int | None = None
+    ) -> list[Report]:
+        """Answers to several requests of one model at once, each as `generate` would give it; see `batch.Batch`.
+
+        At most `batch` of them run together, None: as many as fit into memory. Raises as `generate`, before any answer.
+        """
+        began = time.perf_counter()
+        for request in requests:
+            _check(request)
+            if request.model != requests[0].model:
+                raise UsageError(
+                    "Answers that are made together need one model.", "Ask for each model's by themselves."
+                )
+        if not requests:
+            return []
+        model = self.load(requests[0].model, requests[0].id, say, control.cancelled)
+        orders = [self.order(model, request, began) for request in requests]
+        riders = [self.chooser(model, request, say, control)(request.drafter) for request in requests]
+        return Batch(model.talk.target, model.policy, list(zip(orders, riders, strict=True)), say).run(control, batch)
+
+    def order(self, model: Model, request: Generate, began: float, *, fresh: bool = False) -> Order:
+        """What a request comes to with all choices settled; `fresh`: the model was loaded for it. Raises UsageError."""
         prompt = self.prompt(model, request)
         ids = self.prompt_ids(model, request, prompt)
         vocab = model.talk.target.vocab
@@ -81,7 +114,7 @@ class Engine:
         if unknown:
             raise UsageError(f"--logit-bias {unknown[0]} is no token of this model.", f"Ids go from 0 to {vocab - 1}.")
         seed = request.sampling.seed
-        order = Order(
+        return Order(
             request=request.id,
             model=request.model.model,
             ids=ids,
@@ -96,12 +129,16 @@ class Engine:
             limit=request.sampling.max_tokens,
             detail=request.detail,
             splitter=self._splitter(model, request, prompt),
+            tail=prompt[-TAIL:] if request.prompt is not None else "",
             stable=self.stable(model, request, ids),
             load_s=model.loaded.load_s if fresh else 0.0,
             began=began,
         )
 
-        self._tell_deaf(model, request, prompt, say)
+    def chooser(
+        self, model: Model, request: Generate, say: Say, control: Control
+    ) -> Callable[[DrafterChoice], registry.Rider | None]:
+        """What makes a loaded drafter of a choice, for the answer to a request."""
 
         def choose(choice: DrafterChoice) -> registry.Rider | None:
             def bring(phase: str, done: float, total: float, note: str) -> None:
@@ -120,9 +157,7 @@ class Engine:
                     report(f"{error.message} Going on without it.")
                 return None
 
-        report = Answer(order, model.talk, model.policy, choose, say).run(control)
-        self._tell_slow(model, request, say)
-        return report
+        return choose
 
     def prompt(self, model: Model, request: Generate) -> str:
         """The text that a request begins with: the chat through the model's template, raw text as it is. Raises UsageError."""
@@ -169,11 +204,12 @@ class Engine:
         form = thinking.find(template.source, model.tokenizer)
         return Splitter(form, prompt) if form is not None else None
 
-    def _tell_deaf(self, model: Model, request: Generate, prompt: str, say: Say) -> None:
+    def _tell_deaf(self, model: Model, request: Generate, say: Say) -> None:
         """Say once for each model that its template writes the same whether it is asked for thinking or not."""
         if request.think is None or request.prompt is not None or self._told == request.model:
             return
-        if self.prompt(model, msgspec.structs.replace(request, think=not request.think)) == prompt:
+        asked, other = (self.prompt(model, msgspec.structs.replace(request, think=way)) for way in (True, False))
+        if asked == other:
             self._told = request.model
             say(Notice(f"The chat template of {request.model.model} has no switch for thinking.", request.id, "info"))
 
@@ -216,7 +252,8 @@ class Engine:
             for row in model.rows:
                 row.usable = row.usable and row.name != names[len(parts)]
             return self.drafter(model, choice, report, bring, cancelled)
-        drafter = parts[0] if len(parts) == 1 else Composite(parts[0], parts[1], model.policy)
+        alone = len(parts) == 1 and not parts[0].free
+        drafter = parts[0] if alone else Composite(parts, model.policy, trees=model.talk.target.trees)
         model.talk.drafters[key] = drafter
         drafter.reset()
         return drafter
@@ -238,7 +275,8 @@ class Engine:
         names = finding.automatic(model.rows)
         if weights is not None:
             made = finding.accepting(info, weights)
-            names = (*(cheap for cheap in names[:1] if cheap != made), made)
+            free = {row.name for row in model.rows if row.free}
+            names = (*(cheap for cheap in names if cheap in free - {made}), made)
         elif name == "composite" and len(names) < 2:
             raise DrafterError(
                 "A composite needs a drafter with weights beside a cheap one, and none fits this model.",
@@ -251,6 +289,10 @@ class Engine:
     ) -> registry.GuardedDrafter:
         target = model.talk.target
         found = options.get("weights") or finding.weights_for(name, target.info)
+        row = next((row for row in model.rows if row.name == name), None)
+        if row is not None and row.nbytes:  # until it is measured: a token reads all of its weights
+            share = row.nbytes / target.decoder.weights.nbytes
+            model.policy.costs.drafting(name).expect(share * model.policy.costs.of(1))
         return registry.load(name, target, {**options, "weights": found}, report)
 
 
@@ -264,6 +306,9 @@ def _check(request: Generate) -> None:
         raise UsageError(problem, "See `outrider run --help`.")
     if request.rule not in RULES:
         raise UsageError(f"--rule {request.rule} is not known.", f"Use {', '.join(RULES)}.")
-    tokens = request.drafter.tokens
+    _check_tokens(request.drafter.tokens)
+
+
+def _check_tokens(tokens: int | None) -> None:
     if tokens is not None and not 1 <= tokens < SLACK:
         raise UsageError(f"--draft-tokens must be from 1 to {SLACK - 1}, not {tokens}.", "8 is a good start.")

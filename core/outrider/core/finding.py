@@ -69,15 +69,17 @@ def accepting(info: ModelInfo, weights: str) -> str:
 
 
 def automatic(rows: Sequence[DrafterRow]) -> tuple[str, ...]:
-    """Who rides unasked: the most promising method that needs nothing, and the best made for this model, if there is one.
+    """Who rides unasked, the most promising last: all that are free (or the best that needs nothing), and the best made for this
+    model, if there is one.
 
     Weights from elsewhere do not count; our own come first. Empty: none.
     """
     usable = [row for row in rows if row.usable and row.where != "library"]
     usable.sort(key=lambda row: (registry.FITS.index(row.fit), not row.trusted, -row.gain, row.name))
-    cheap = [row.name for row in usable if row.fit == "any"]
+    cheap = [row for row in usable if row.fit == "any"]
+    free = [row.name for row in cheap if row.free] or [row.name for row in cheap[:1]]
     made = [row.name for row in usable if row.fit in ("exact", "family")]
-    return (*cheap[:1], *made[:1])
+    return (*reversed(free), *made[:1])
 
 
 # ------------------------------------------------------------------------------------------------ rows

@@ -114,7 +114,7 @@ class Flights:
         """Whether one more round may follow those in the air: its tokens fit, and nothing would have to be taken back."""
         cache = self._lane.cache
         at = self._air[-1].stop if self._air else cache.length
-        return not cache.forgets and at + self._lane.width(1 + asked) <= context
+        return not cache.forgets and at + self._lane.wide(1 + asked) <= context
 
     @torch.inference_mode()
     def drafted(self, tokens: Sequence[int], guess: Guess, listener: Rider | None) -> None:
@@ -215,7 +215,7 @@ class Flights:
         lane: Lane = self._lane
         kind: Kind = self._kind
         states = listener.needs.hidden if listener is not None and not listener.failed else ()
-        width = lane.width(rows)
+        width = lane.wide(rows)
         length = self._air[-1].stop if self._air else lane.cache.length
         end = lane.end(length, width)
         sure = not line or lane.cache.forgets  # else what is not sure is cut off by the length

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,14 +10,14 @@ from pathlib import Path
 import torch
 
 from . import finding
-from .accept import Guess
 from .answer import Conversation
+from .calibration import Calibrator
 from .drafting import ModelInfo
 from .errors import Cancelled, ModelError
+from .history import History
 from .noise import Noise
 from .policy import Policy
 from .protocol import DrafterChoice, DrafterRow, Loaded, ModelChoice, Sampling
-from .rounds import Rounds
 from .sample import Sampler, fill
 from .target.decoder import Decoder
 from .target.linear import Form
@@ -29,10 +28,6 @@ from .weights import plan
 from .weights.checkpoint import Checkpoint, info, open_checkpoint
 
 BITS = {"int8": 8, "int4": 4}  # of --quantize
-
-WIDTHS = (1, 8, 17, 2, 4)  # rows that are timed at load, in this order
-CALIBRATION = 1.5  # seconds after which no further width, or number of threads, is begun
-ALL_THREADS = torch.get_num_threads()  # what torch takes by itself
 
 Tell = Callable[[str, float, float, str], None]  # phase, done, total, unit
 
@@ -48,6 +43,7 @@ class Model:
     sampling: Sampling  # the model's own defaults
     loaded: Loaded
     policy: Policy
+    history: History  # what the policy learns, kept between runs
     slow: bool = False  # the user was told that its passes are not captured
     refused: list[DrafterChoice] = field(default_factory=list)  # choices that could not ride, and were told
 
@@ -92,59 +88,14 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
         temperature=generation.get("temperature"), top_k=generation.get("top_k"), top_p=generation.get("top_p")
     )
     sampler = Sampler(fill(Sampling(), own), Noise(0))
-    _choose_threads(target, sampler, choice.threads, cancelled)
-    policy = _calibrated(target, sampler, cancelled)
+    history = History(choice, path, device)
+    policy = Calibrator(target, sampler, cancelled).policy(history.costs(), choice.threads)
+    history.recall(policy)
     clock.lap("warm-up")
     rows_of_drafters = finding.near(target.info)
     loaded = _loaded(choice, target, tokenizer, own, rows_of_drafters)
     loaded.phases = clock.phases
-    return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy)
-
-
-def _choose_threads(target: TargetModel, sampler: Sampler, asked: int | None, cancelled: Callable[[], bool]) -> None:
-    """So many CPU threads as were asked for, else those that make a one-row pass fastest: more of them can be slower.
-
-    All that torch would take come first, then half as many, and so on while that pays.
-    """
-    torch.set_num_threads(asked or ALL_THREADS)
-    if asked or target.device.type != "cpu":
-        return
-    best, chosen, count, spent = math.inf, ALL_THREADS, ALL_THREADS, 0.0
-    while count >= 1 and spent < CALIBRATION:
-        if cancelled():
-            raise Cancelled
-        torch.set_num_threads(count)
-        times = [_timed(target, 1, sampler) for _ in range(6)]
-        spent += sum(times)
-        if min(times) > best * 0.97:  # a few passes tell no more
-            break
-        best, chosen, count = min(times), count, count // 2
-    torch.set_num_threads(chosen)
-
-
-def _timed(target: TargetModel, rows: int, sampler: Sampler) -> float:
-    """Seconds of a round with so many rows, as answers run them."""
-    began = time.perf_counter()
-    rounds = Rounds(target, [0], sampler, ahead=False)
-    rounds.check(Guess([0] * (rows - 1)))
-    spent = time.perf_counter() - began
-    target.rewind(0)
-    return spent
-
-
-def _calibrated(target: TargetModel, sampler: Sampler, cancelled: Callable[[], bool]) -> Policy:
-    """A policy that knows what a pass of each width costs: the first pass builds kernels, the faster of two more counts."""
-    policy = Policy()
-    spent = 0.0
-    for rows in WIDTHS:
-        if cancelled():
-            raise Cancelled
-        times = [_timed(target, rows, sampler) for _ in range(3)]
-        policy.calibrate(rows, min(times[1:]))
-        spent += sum(times)
-        if spent > CALIBRATION:
-            break
-    return policy
+    return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy, history)
 
 
 def _decoder(
@@ -167,7 +118,7 @@ def _decoder(
 
 def _target(choice: ModelChoice, decoder: Decoder, known: ModelInfo, context: int) -> TargetModel:
     try:
-        return TargetModel(decoder, known, context)
+        return TargetModel(decoder, known, context, exact=choice.exact)
     except torch.OutOfMemoryError as error:
         raise _too_big(choice.model, decoder.device) from error
 

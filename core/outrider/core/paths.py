@@ -40,15 +40,19 @@ def state_dir() -> Path:
     return _folder("state")
 
 
+def _moved(variable: str, otherwise: Path) -> Path:
+    moved = os.environ.get(variable)
+    return Path(moved).expanduser().absolute() if moved else otherwise
+
+
 def build_dir() -> Path:
     """What was compiled for this machine. `OUTRIDER_BUILDS` moves it alone."""
-    moved = os.environ.get("OUTRIDER_BUILDS")
-    return Path(moved).expanduser().absolute() if moved else cache_dir() / "builds"
+    return _moved("OUTRIDER_BUILDS", cache_dir() / "builds")
 
 
 def models_dir() -> Path:
-    """The local library: one file or folder for each pulled model."""
-    return data_dir() / "models"
+    """The local library: one file or folder for each pulled model. `OUTRIDER_MODELS` moves it alone."""
+    return _moved("OUTRIDER_MODELS", data_dir() / "models")
 
 
 def engine_log() -> Path:

@@ -8,181 +8,417 @@ Letters: `K` draft tokens, `j` depth, `W` = K + 1 rows.
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from .protocol import Speedup
+import msgspec
 
-LADDER = (1, 2, 3, 4, 6, 8, 12, 16)
-MARGIN = 1.03  # drafting must promise this much more than plain decoding
-KEEP = 0.98  # discount of older acceptance, per observation
-PRIOR, PRIOR_WEIGHT = 0.5, 4.0
-COST_STEP, COST_CLAMP = 0.3, 0.25  # moving average of pass costs; a single sample moves it by at most the clamp
-PROBE_FIRST, PROBE_LAST = 16, 512  # rounds between probes while parked, doubling
+from .acceptance import KEEP, Acceptance
+from .confidence import Calibrated
+from .costs import Costs
+from .plain import LEAST, Plain
+from .shadows import Scored
 
+LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+MARGIN, STAY = 1.03, 1.0  # what drafting must promise over plain decoding to begin, and to go on
+PROBE_FIRST, PROBE_LAST = 16, 128  # rounds between probes, doubling
+SHARE = 0.01  # of decode time that probes may cost, and plain passes for the meter behind the first ones
+ALLOWANCE = 2.0  # plain passes that probes may cost before there is any decode time
+LEARNING, EVERY = 128, 256  # drafted rounds with `LEAST` plain passes among them, and behind those one in so many
+OFFERED = 0.05  # moving average of how often a drafter proposes anything
+ANSWER = 400.0  # tokens of an answer, until some are known
+FAINT = 0.02  # survival below which no node is looked at
+SURE = 50  # verified positions from which a drafter may end its own drafts by its confidence
 
-@dataclass(slots=True)
-class _Mean:
-    """Moving average with clamped innovations, plus count."""
-
-    value: float = 0.0
-    n: int = 0
-
-    def add(self, x: float) -> None:
-        self.n += 1
-        if self.n == 1:
-            self.value = x
-            return
-        step = COST_STEP * (x - self.value)
-        bound = COST_CLAMP * self.value
-        self.value += max(-bound, min(bound, step))
+NONE = "none"
+What = Literal["ride", "pinned", "probe", "parked", "silent", "meter", "first", "off"]
 
 
-class Plain:
-    """Seconds of the newest plain passes, for the measured speed-up. Medians: one stall must not pass for a speed-up."""
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a free drafter proposes this round: nodes in order, parents before children."""
 
-    def __init__(self) -> None:
-        self.n = 0
-        self._newest: deque[float] = deque(maxlen=128)
+    depths: Sequence[int]  # of each node, from 0
+    parents: Sequence[int] | None = None  # -1 = root; None: a chain
+    confidence: Sequence[float] | None = None
 
-    def add(self, x: float) -> None:
-        """Count one pass of `x` seconds."""
-        self.n += 1
-        self._newest.append(x)
 
-    def speedup(self, seconds_per_token: float) -> Speedup | None:
-        """Median plain pass over `seconds_per_token`, with the median's standard error; None below 8 passes."""
-        if self.n < 8 or seconds_per_token <= 0:
-            return None
-        middle = median(self._newest)
-        spread = 1.4826 * median(abs(x - middle) for x in self._newest)  # of a normal law, from the median deviation
-        error = 1.2533 * spread / math.sqrt(len(self._newest))
-        return Speedup(middle / seconds_per_token, error / seconds_per_token, len(self._newest))
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One drafter that might draft this round, at most `most` tokens."""
+
+    name: str
+    most: int
+    offer: Offer | None = None  # of a free one; None: it has to be asked first
+    block: bool = False  # makes all tokens of a draft at once
+    behind: int = 0  # tokens that it has not heard of
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who drafts and how many. Without tokens it is a plain pass, and `name` the one that came nearest."""
+
+    what: What
+    name: str = NONE
+    tokens: int = 0
+    expected: float = 1.0  # tokens of the pass
+    seconds: float = 0.0
+    gain: float = 1.0  # rate over that of plain decoding
+
+    @property
+    def cost(self) -> float:
+        """Time of the pass with its drafting over that of a plain one."""
+        return self.expected / self.gain
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a round gave. `depth`: of the draft, `proposed` where it was a chain; seconds of drafting and of all the rest."""
+
+    drafter: str  # who made the draft
+    proposed: int
+    accepted: int
+    drafting: float
+    rest: float
+    context: int = 0  # tokens behind the root
+    depth: int | None = None
+    kept: int | None = None  # tokens up to the answer's end, where it ended in this round
+    confidence: Sequence[float] | None = None  # of the draft's nodes, where it was a chain
+
+
+class DrafterRecord(msgspec.Struct):
+    """How a drafter did, for later sessions."""
+
+    used: float  # seconds since 1970
+    acceptance: dict[str, list[tuple[float, float]]]  # as `Acceptance.dump`
+    calibrated: list[float] = []  # as `Calibrated.state`
+    confident: int = 0  # positions that this is made of
+    offered: float = 1.0  # how often it proposed anything
+    ridden: tuple[float, float, float] = (
+        0.0,
+        0.0,
+        0.0,
+    )  # newest rounds that it drafted in, their tokens, and plain passes' time
 
 
 @dataclass(slots=True)
 class _Arm:
     """What is known of one drafter."""
 
-    accepted: list[float] = field(default_factory=list)  # discounted successes by depth
-    reached: list[float] = field(default_factory=list)  # discounted trials by depth
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    calibrated: Calibrated = field(default_factory=Calibrated)
+    confident: int = 0  # positions with a confidence
     offered: float = 1.0  # how often it proposes anything when asked
-    per_draft: _Mean = field(default_factory=_Mean)  # seconds of one proposal
-    rounds: int = 0
+    slim: float = 1.0  # depth of its drafts over their nodes
     gap: int = PROBE_FIRST
     wait: int = 0
+    won: bool = False  # its last probe was worth its time
+    ridden: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
-    def rate(self, depth: int) -> float:
-        """Probability that depth j (from 0) is accepted once reached."""
-        if depth < len(self.reached):
-            return (self.accepted[depth] + PRIOR * PRIOR_WEIGHT) / (self.reached[depth] + PRIOR_WEIGHT)
-        return self.rate(depth - 1) if depth else PRIOR
 
-    def learn(self, proposed: int, accepted: int) -> None:
-        """One verified draft: depths up to the first rejection were reached."""
-        for depth in range(min(proposed, accepted + 1)):
-            if depth == len(self.reached):
-                self.reached.append(0.0)
-                self.accepted.append(0.0)
-            self.reached[depth] = KEEP * self.reached[depth] + 1
-            self.accepted[depth] = KEEP * self.accepted[depth] + (depth < accepted)
+@dataclass(slots=True)
+class _Now:
+    """The round at hand."""
+
+    phase: str = "prose"
+    context: int = 0
+    pinned: int | None = None
+    park: bool = True
 
 
 class Policy:
     """Chooses per round; learns from every round. One for each loaded target."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: Callable[[int], int] | None = None) -> None:
         self.plain = Plain()
-        self._passes: dict[int, _Mean] = {}  # seconds by rows
+        self.costs = Costs(width)
+        self.chosen = Choice("off")
         self._arms: dict[str, _Arm] = {}
+        self._now = _Now()
+        self._riding = False
         self._drafted = 0
+        self._decoded = self._probed = self._metered = 0.0  # seconds: all, lost to probes, lost to plain passes
+        self._survival, self._rate = (
+            1.0,
+            0.0,
+        )  # of the draft that is being made; tokens for each second that it competes with
+        self._answer = ANSWER
 
-    def calibrate(self, rows: int, seconds: float) -> None:
-        """A pass of `rows` rows was measured at load."""
-        self._passes.setdefault(rows, _Mean()).add(seconds)
+    # ------------------------------------------------------------------ choosing
 
-    def best(self, name: str, most: int) -> tuple[int, float]:
-        """The draft length with the best rate for a drafter, at most `most`, and that rate over plain decoding's."""
-        return self._best(self._arms.setdefault(name, _Arm()), most)
-
-    def gain(self, name: str, length: int) -> float:
-        """The rate of drafts of that length over plain decoding's."""
-        *_, (_, found) = self._gains(self._arms.setdefault(name, _Arm()), length)
-        return found
-
-    def budget(self, names: Sequence[str], most: int, *, pinned: int | None = None, park: bool = True) -> int:
-        """Draft tokens for the next round of a drafter, or of several that compete, at most `most`; 0 = a plain pass.
+    def begin(self, phase: str, context: int, *, pinned: int | None = None, park: bool = True) -> bool:
+        """A round begins; whether drafting is to be thought of in it at all. Else it is a plain pass, on purpose.
 
         `pinned` is the user's own length and is taken as it is; without `park` a losing drafter rides on.
         """
-        if most <= 0:
-            return 0
+        if phase != self._now.phase:
+            for arm in self._arms.values():
+                arm.gap, arm.wait = PROBE_FIRST, 0
+        self._now = _Now(phase, context, pinned, park)
+        self._survival = 1.0
         if pinned is not None:
-            return min(pinned, most)
-        if 1 not in self._passes or self._plain_due():
-            return 0
-        chances = [(*self.best(name, most), self._arms[name]) for name in names]
-        best = max(length for length, _, _ in chances)
-        arm = max(chances, key=lambda chance: chance[1])[2]
-        if not park or any(some.rounds < 4 or gain >= MARGIN for _, gain, some in chances):
-            arm.gap, arm.wait = PROBE_FIRST, 0
-            return best
-        arm.wait += 1
-        if arm.wait < arm.gap:
-            return 0
-        arm.wait, arm.gap = 0, min(arm.gap * 2, PROBE_LAST)
-        return min(best, most)
+            return True
+        if not self.costs.known:
+            self.chosen = Choice("first")
+        elif self._plain_due():
+            self.chosen = Choice("meter")
+        else:
+            return True
+        return False
 
-    def learn(self, name: str, asked: int, proposed: int, accepted: int, seconds: tuple[float, float]) -> None:
-        """One round: `asked` for that many tokens (0 = plain on purpose), `seconds` of drafting and of the rest."""
-        drafting, rest = seconds
-        if proposed == 0:
-            self.plain.add(rest)
-        self._passes.setdefault(proposed + 1, _Mean()).add(rest)
-        if asked == 0:
-            return
-        arm = self._arms.setdefault(name, _Arm())
-        arm.rounds += 1
-        arm.offered += 0.05 * ((proposed > 0) - arm.offered)
-        arm.per_draft.add(drafting)
-        if proposed:
-            self._drafted += 1
-            arm.learn(proposed, accepted)
+    def choose(self, candidates: Sequence[Candidate]) -> Choice:
+        """The best of all (drafter, K) and of none, or a probe; it is kept as `chosen`."""
+        able = [one for one in candidates if one.most > 0]
+        if not able:
+            self.chosen = Choice("silent")
+        elif self._now.pinned is not None:
+            self.chosen = self._pinned(able, self._now.pinned)
+        else:
+            self.chosen = self._free(able)
+        return self.chosen
+
+    def budget(self, name: str, most: int, *, block: bool = False) -> int:
+        """Draft tokens of a drafter that rides alone; 0 = a plain pass."""
+        return self.choose((Candidate(name, most, block=block),)).tokens
+
+    def go_on(self, depth: int, confidence: float) -> bool:
+        """Whether the chosen drafter should make a token at `depth` (from 0) that it is so sure of.
+
+        It should while the token is likelier to be used than the time it takes is worth: survival > R (c1 + t(j+2) - t(j+1)).
+        """
+        arm, chosen = self._arms.get(self.chosen.name), self.chosen
+        if arm is None or chosen.what != "ride" or arm.confident < SURE:
+            return True
+        base = arm.acceptance.rates(self._now.phase, depth + 1)[depth]
+        survival = self._survival * arm.calibrated.believe(depth, confidence, base)
+        context = self._now.context
+        rows = self.costs.of(depth + 2, context) - self.costs.of(depth + 1, context)
+        if survival <= self._rate * (self.costs.drafting(chosen.name).line()[1] + rows):
+            return False
+        self._survival = survival
+        return True
+
+    def off(self) -> None:
+        """A round without any drafter begins."""
+        self.chosen = Choice("off")
+
+    def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
+        """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
+        able = [self._at(one, one.most) for one in candidates if one.most > 0]
+        return max(able, key=lambda choice: choice.expected, default=Choice("silent"))
+
+    @property
+    def wait(self) -> int | None:
+        """Rounds until the parked drafter is tried again; None where its offers are looked at in every round."""
+        arm = self._arms.get(self.chosen.name)
+        return None if arm is None or not arm.wait else max(1, arm.gap - arm.wait)
+
+    def _pinned(self, able: Sequence[Candidate], tokens: int) -> Choice:
+        best = max((self._at(one, min(tokens, one.most)) for one in able), key=lambda choice: choice.gain)
+        return replace(best, what="pinned")
+
+    def _free(self, able: Sequence[Candidate]) -> Choice:
+        made = [self._best(one) for one in able]
+        best = max(made, key=lambda choice: choice.gain)
+        plain = self.costs.of(1, self._now.context)
+        good = not self._now.park or best.gain >= (STAY if self._riding else MARGIN)
+        rate = (best.gain if good else 1.0) / plain
+        probe = self._probe(able, made, best if good else None, rate)
+        if probe is not None:
+            return probe
+        self._riding, self._rate = good, rate
+        return best if good else replace(best, what="parked", tokens=0)
+
+    def _best(self, one: Candidate) -> Choice:
+        """The length with the best rate; the shorter of equal ones."""
+        arm = self._arm(one.name)
+        best = max(self._lengths(one, arm), key=lambda choice: choice.gain)
+        if one.offer is None and arm.confident >= SURE:  # it ends its drafts by itself
+            most = self._frontier(one, arm)
+            best = replace(best, tokens=min(most, 2 * best.tokens + 2))
+        return best
+
+    def _at(self, one: Candidate, tokens: int) -> Choice:
+        """So many tokens, or what is nearest to that."""
+        arm = self._arm(one.name)
+        return list(self._lengths(replace(one, most=tokens), arm, only=True))[-1]
+
+    def _lengths(self, one: Candidate, arm: _Arm, *, only: bool = False) -> Iterator[Choice]:
+        """Every length of the ladder with what it promises, and the longest; `only` that one."""
+        context = self._now.context
+        plain, late = self.costs.of(1, context), one.behind * self.costs.drafting(one.name).behind / self._answer
+        if one.offer is None:
+            most = one.most if only else self._frontier(one, arm)
+            chances = self._usual(one, arm, most)
+            first, each = self.costs.drafting(one.name).line()
+            often = arm.offered
+        else:
+            most = min(one.most, len(one.offer.depths))
+            chances = self._offered(one.offer, arm, most)
+            first, each, often = 0.0, 0.0, 1.0
+        lengths = list(enumerate(chances, 1))
+        for tokens, expected in [(most, lengths[-1][1])] if only else lengths:
+            if tokens not in LADDER and tokens != most:
+                continue
+            seconds = often * self.costs.of(tokens + 1, context) + (1 - often) * plain + first + each * tokens
+            mean = 1 + often * expected
+            seconds += late * mean
+            yield Choice("ride", one.name, tokens, mean, seconds, mean * plain / seconds)
+
+    def _usual(self, one: Candidate, arm: _Arm, most: int) -> Iterator[float]:
+        """Tokens that drafts of 1, 2, … `most` nodes get accepted, by the counts alone."""
+        rates = arm.acceptance.rates(self._now.phase, most)
+        survival, expected, depth = 1.0, 0.0, 0
+        for nodes in range(1, most + 1):
+            if nodes * arm.slim > depth:
+                survival *= rates[depth]
+                expected += survival
+                depth += 1
+            yield expected
+
+    def _offered(self, offer: Offer, arm: _Arm, most: int) -> Iterator[float]:
+        """Tokens that the first 1, 2, … `most` nodes of an offer get accepted."""
+        rates = arm.acceptance.rates(self._now.phase, max(offer.depths) + 1)
+        believe, sure, parents = arm.calibrated.believe, offer.confidence, offer.parents
+        chances: list[float] = []
+        expected = 0.0
+        for node in range(most):
+            depth = offer.depths[node]
+            above = (node - 1) if parents is None else parents[node]
+            chance = chances[above] if above >= 0 else 1.0
+            if chance > FAINT:
+                base = rates[depth]
+                chance *= base if sure is None else believe(depth, sure[node], base)
+            elif parents is None and node:  # nor is anything behind it
+                return
+            expected += chance
+            chances.append(chance)
+            yield expected
+
+    def _frontier(self, one: Candidate, arm: _Arm) -> int:
+        """Twice as far as the counts reach, and one further: a long draft is worth trying once the short ones are known."""
+        if one.block or arm.slim < 1:
+            return one.most
+        return min(one.most, 2 * arm.acceptance.trusted(self._now.phase) + 1)
+
+    def _probe(
+        self, able: Sequence[Candidate], made: Sequence[Choice], best: Choice | None, rate: float
+    ) -> Choice | None:
+        """A round for a drafter that nothing is learnt of otherwise, or for longer drafts of the one that rides."""
+        for one, choice in zip(able, made, strict=True):
+            if one.offer is not None:
+                continue
+            arm = self._arm(one.name)
+            arm.wait += 1
+            if arm.wait < arm.gap:
+                continue
+            if best is not None and choice.name == best.name:
+                further = min(one.most, next((k for k in LADDER if k > choice.tokens), choice.tokens))
+                choice = self._at(one, further)
+            spent = self._lost(choice, rate) + self._probed
+            if not arm.won and spent > SHARE * self._decoded + ALLOWANCE * self.costs.of(1):
+                continue
+            arm.wait, arm.gap = 0, min(arm.gap * 2, PROBE_LAST)
+            self._rate = rate
+            return replace(choice, what="probe")
+        return None
+
+    def _lost(self, choice: Choice, rate: float) -> float:
+        """Seconds that a choice takes more than its tokens would by another way."""
+        return max(0.0, choice.seconds - choice.expected / rate)
 
     def _plain_due(self) -> bool:
-        """Interleaved plain passes: 8 within the first 128 drafted rounds, then 1 in 256."""
-        if self._drafted < 128:
-            return self.plain.n < min(8, self._drafted // 16)
-        return self.plain.n < 8 + (self._drafted - 128) // 256
+        """Interleaved plain passes for the meter."""
+        n = self.plain.n
+        if self._drafted < LEARNING:
+            return n < min(LEAST, self._drafted * LEAST // LEARNING)
+        return n < LEAST + (self._drafted - LEARNING) // EVERY and self._metered <= SHARE * self._decoded
 
-    def _best(self, arm: _Arm, most: int) -> tuple[int, float]:
-        """The length with the best rate and its rate over that of plain decoding; shorter of equal ones."""
-        chances = [(k, gain) for k, gain in self._gains(arm, most) if k in LADDER or k == most]
-        return max(chances, key=lambda chance: chance[1])
+    # ------------------------------------------------------------------ learning
 
-    def _gains(self, arm: _Arm, most: int) -> Iterator[tuple[int, float]]:
-        """Every length up to `most` with its rate over that of plain decoding."""
-        plain = self._cost(1)
-        survival, expected = 1.0, 1.0
-        for k in range(1, most + 1):
-            survival *= arm.rate(k - 1)
-            expected += survival
-            yield k, expected * plain / (self._cost(k + 1) + arm.per_draft.value)
+    def calibrate(self, rows: int, seconds: float) -> None:
+        """A pass of `rows` rows was measured at load."""
+        self.costs.calibrate(rows, seconds)
 
-    def _cost(self, rows: int) -> float:
-        """Seconds of a pass of `rows`: measured, or between the nearest measured ones, never less than fewer rows cost."""
-        known = sorted(self._passes)
-        if not known:
-            return 1.0
-        below = [r for r in known if r <= rows]
-        above = [r for r in known if r >= rows]
-        if not below:
-            return self._passes[above[0]].value
-        low = max(self._passes[r].value for r in below)
-        if not above or above[0] == below[-1]:
-            return low
-        share = (rows - below[-1]) / (above[0] - below[-1])
-        return low + share * max(0.0, self._passes[above[0]].value - low)
+    def learn(self, made: Outcome) -> None:
+        """One round, as `chosen` wanted it."""
+        chosen, rest = self.chosen, made.rest
+        self._decoded += made.drafting + rest
+        self.costs.saw(made.proposed + 1, rest, made.context)
+        if made.proposed == 0:
+            self.plain.add(rest)
+        if chosen.what == "probe" and self._rate:
+            lost = made.drafting + rest - (made.accepted + 1) / self._rate
+            self._probed += max(0.0, lost)
+            arm = self._arm(chosen.name)
+            arm.won = lost < 0
+            if arm.won:  # look again at once
+                arm.gap = arm.wait = PROBE_FIRST
+        elif chosen.what == "meter" and self.plain.n > LEAST and self._rate:
+            self._metered += max(0.0, rest - 1 / self._rate)
+        if made.proposed:
+            arm = self._arm(made.drafter)
+            arm.offered += OFFERED * (1 - arm.offered)
+            self._drafted += 1
+            taken = (1.0, made.accepted + 1.0, (made.drafting + rest) / self.costs.of(1, made.context))
+            rounds, tokens, cost = (KEEP * old + new for old, new in zip(arm.ridden, taken, strict=True))
+            arm.ridden = rounds, tokens, cost
+            self._accepted(arm, made)
+        elif chosen.tokens:
+            self.silent(chosen.name)
+
+    def silent(self, name: str) -> None:
+        """A drafter was asked and proposed nothing."""
+        arm = self._arm(name)
+        arm.offered -= OFFERED * arm.offered
+
+    def heard(self, name: str, scored: Scored, confidence: Sequence[float] | None) -> None:
+        """What a free drafter had offered is judged by the text that came."""
+        if scored.offered:
+            end = scored.accepted if scored.censored else None
+            line = Outcome(name, scored.offered, scored.accepted, 0.0, 0.0, kept=end, confidence=confidence)
+            self._accepted(self._arm(name), line)
+
+    def dump(self) -> dict[str, DrafterRecord]:
+        """What is known of every drafter."""
+        return {
+            name: DrafterRecord(
+                0.0, arm.acceptance.dump(), arm.calibrated.state, arm.confident, arm.offered, arm.ridden
+            )
+            for name, arm in self._arms.items()
+            if arm.acceptance.rounds
+        }
+
+    def remember(self, name: str, record: DrafterRecord) -> None:
+        """What `dump` gave of a drafter in an earlier session."""
+        arm = self._arm(name)
+        arm.acceptance.remember(record.acceptance)
+        arm.calibrated = Calibrated(record.calibrated)
+        arm.confident = max(0, record.confident)
+        arm.offered, arm.ridden = min(1.0, max(OFFERED, record.offered)), record.ridden
+
+    def answered(self, tokens: int) -> None:
+        """An answer ended with so many tokens."""
+        self._answer += 0.2 * (max(16, tokens) - self._answer)
+
+    def _accepted(self, arm: _Arm, made: Outcome) -> None:
+        depth = made.proposed if made.depth is None else made.depth
+        arm.slim += OFFERED * (depth / made.proposed - arm.slim) if depth < made.proposed or arm.slim < 1 else 0.0
+        accepted, reached = made.accepted, min(depth, made.accepted + 1)
+        if made.kept is not None:  # what came behind the answer's end was never judged
+            reached, accepted = min(reached, made.kept), min(accepted, made.kept)
+            if accepted == made.kept:
+                depth = accepted
+        if made.confidence is not None and reached:
+            rates = list(arm.acceptance.rates(self._now.phase, reached)[:reached])
+            for at, (sure, base) in enumerate(zip(made.confidence[:reached], rates, strict=False)):
+                arm.calibrated.learn(at, sure, base, at < accepted)
+                arm.confident += 1
+        arm.acceptance.learn(self._now.phase, depth, accepted)
+
+    def _arm(self, name: str) -> _Arm:
+        arm = self._arms.get(name)
+        if arm is None:
+            arm = self._arms[name] = _Arm()
+        return arm

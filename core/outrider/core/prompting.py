@@ -17,6 +17,7 @@ from .protocol import (
     BenchPrompt,
     DrafterChoice,
     DrafterTest,
+    Event,
     Generate,
     Message,
     Notice,
@@ -24,6 +25,7 @@ from .protocol import (
     Report,
     Sampling,
     Step,
+    Verify,
 )
 
 PLAIN = DrafterChoice(name="none")
@@ -31,14 +33,41 @@ LIMIT = 256  # tokens of an answer where nothing is said
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """One answer and its passes; the first step is the prefill. `steps` is empty unless they were asked for."""
+    """One answer and its passes; the first step is the prefill."""
 
     report: Report
     steps: list[Step]
 
 
+class Pass(msgspec.Struct, array_like=True, frozen=True):
+    """One decode pass of an answer: what is kept of its step. Times are milliseconds."""
+
+    drafter: str  # who made the draft, "none" where there was none
+    position: int  # tokens of prompt and answer before it
+    proposed: int
+    depth: int  # levels of the draft
+    accepted: int
+    tokens: int  # that it added to the answer
+    draft_ms: float
+    verify_ms: float
+    host_ms: float
+
+    @property
+    def spent_ms(self) -> float:
+        """All that it took."""
+        return self.draft_ms + self.verify_ms + self.host_ms
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Where a text first differs from the plain one, with what stands around it in both."""
+
+    character: int
+    plain: str
+    drafted: str
+
+
 class Run(msgspec.Struct):
-    """One answer of one drafter."""
+    """One answer of one drafter. Times are seconds."""
 
     prompt: str
     category: str
@@ -52,6 +81,11 @@ class Run(msgspec.Struct):
     proposed: int
     accepted: int
     same_text: bool  # as the plain run of the same turn
+    first_s: float = 0.0  # until the first token was there
+    prompt_tokens: int = 0
+    finish: str = ""
+    repeated: float = 0.0  # share of the answer's eight-token pieces that stood in it before
+    difference: Difference | None = None
 
 
 class Score(msgspec.Struct):
@@ -67,7 +101,7 @@ class Score(msgspec.Struct):
     same_text: int
 
 
-class _Quiet:
+class Quiet:
     """Control of an answer that can only be cancelled."""
 
     def __init__(self, cancelled: Callable[[], bool]) -> None:
@@ -84,14 +118,14 @@ class _Quiet:
 class Prompting:
     """Answers of one request, greedy and of seed 0 unless `sampling` says otherwise.
 
-    `detail`: steps are kept, with what they rejected and the best tokens; else only notices are sent on by `say`, as writing
-    every step would be timed with the engine's work.
+    Steps are kept in memory and only notices are sent on by `say`, as writing every step would be timed with the engine's
+    work. `detail`: the steps also tell what they rejected and the best tokens. `begins` hears of every answer of `turns`.
     """
 
     def __init__(
         self,
         engine: Engine,
-        request: Bench | DrafterTest,
+        request: Bench | DrafterTest | Verify,
         sampling: Sampling,
         say: Say,
         cancelled: Callable[[], bool],
@@ -99,6 +133,7 @@ class Prompting:
     ) -> None:
         self._engine, self._say, self._cancelled = engine, say, cancelled
         self._number, self._model, self._detail = request.id, request.model, detail
+        self.begins: Callable[[DrafterChoice], None] = lambda choice: None
         self._sampling = msgspec.structs.replace(
             sampling,
             temperature=0.0 if sampling.temperature is None else sampling.temperature,
@@ -123,16 +158,31 @@ class Prompting:
 
         def listen(event: Step | Progress | Notice) -> None:
             if isinstance(event, Step):
-                if self._detail:
-                    steps.append(event)
+                steps.append(event)
             elif isinstance(event, Notice):
                 self._say(event)
 
         self._engine.forget()
-        report = self._engine.generate(self.request(messages, choice, limit), listen, _Quiet(self._cancelled))
+        report = self._engine.generate(self.request(messages, choice, limit), listen, Quiet(self._cancelled))
         if report.finish == "cancelled":
             raise Cancelled
         return Answered(report, steps)
+
+    def together(
+        self, prompts: Sequence[list[Message]], choice: DrafterChoice, limit: int | None = None
+    ) -> list[Report]:
+        """All answers at once. Raises Cancelled, and as `Engine.generate_many`."""
+
+        def listen(event: Event) -> None:
+            if isinstance(event, Notice):
+                self._say(event)
+
+        asked = [self.request(messages, choice, limit) for messages in prompts]
+        self._engine.forget()
+        reports = self._engine.generate_many(asked, listen, Quiet(self._cancelled), len(asked))
+        if any(report.finish == "cancelled" for report in reports):
+            raise Cancelled
+        return reports
 
     def turns(
         self,
@@ -153,6 +203,7 @@ class Prompting:
             waiting = [(index, choice) for index, choice in enumerate((PLAIN, *drafters)) if index not in made]
             shift = (rotation + number) % len(waiting)
             for index, choice in waiting[shift:] + waiting[:shift]:
+                self.begins(choice)
                 made[index] = self.answer(history, choice)
             plain[number:] = [made[0]]
             yield tuple(made[index] for index in range(1 + len(drafters)))
@@ -175,7 +226,44 @@ def run_of(prompt: BenchPrompt, turn: int, repeat: int, drafter: str, reports: t
         proposed=own.proposed,
         accepted=own.accepted,
         same_text=own.token_ids == plain.token_ids,
+        first_s=own.timing.first_token_s,
+        prompt_tokens=own.prompt_tokens,
+        finish=own.finish,
+        repeated=_repeated(own.token_ids),
+        difference=_difference(plain.thinking + plain.text, own.thinking + own.text),
     )
+
+
+def passes_of(answered: Answered) -> list[Pass]:
+    """The decode passes of an answer, the prefill left out."""
+    position = answered.report.prompt_tokens
+    found = []
+    for step in answered.steps:
+        if step.seq:
+            times = (round(ms, 4) for ms in (step.draft_ms, step.verify_ms, step.host_ms))
+            counts = (step.proposed, step.depth, step.accepted, len(step.tokens))
+            found.append(Pass(step.drafter, position, *counts, *times))
+        position += len(step.tokens)
+    return found
+
+
+def parting(one: Sequence[object], other: Sequence[object]) -> int:
+    """Where two sequences first differ; the length of the shorter where it is the beginning of the other."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _repeated(ids: Sequence[int], size: int = 8) -> float:
+    pieces = [tuple(ids[at : at + size]) for at in range(len(ids) - size + 1)]
+    return 1 - len(set(pieces)) / len(pieces) if pieces else 0.0
+
+
+def _difference(plain: str, drafted: str, around: int = 24) -> Difference | None:
+    if plain == drafted:
+        return None
+    at = parting(plain, drafted)
+    part = slice(max(0, at - around), at + around)
+    return Difference(at, plain[part], drafted[part])
 
 
 def score(runs: Sequence[Run], plain: Sequence[Run]) -> Score:

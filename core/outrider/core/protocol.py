@@ -92,6 +92,7 @@ class ModelChoice(msgspec.Struct, omit_defaults=True, kw_only=True, frozen=True)
     quantize: str = "auto"  # auto (as stored), none (expand), int8, int4
     context: int | None = None  # tokens; None = the model's own, bounded by memory
     threads: int | None = None  # CPU threads; None = the engine's choice
+    exact: int | None = None  # exact mode, with room for drafts of so many tokens in every pass
 
 
 class DrafterChoice(msgspec.Struct, omit_defaults=True, kw_only=True, frozen=True):
@@ -131,6 +132,7 @@ class Timing(msgspec.Struct):
     decode_s: float = 0.0
     draft_s: float = 0.0
     verify_s: float = 0.0
+    batch_s: float = 0.0  # from the beginning of a batch of answers to the end of this one
 
 
 class Speedup(msgspec.Struct):
@@ -241,6 +243,8 @@ class DrafterRow(msgspec.Struct, omit_defaults=True, kw_only=True):
     gain: float = 1.0  # tokens for each pass that its method expects, until measured
     where: Where = ""  # of its weights; "": it needs none
     known: list[KnownDrafter] = []  # published ones for this model
+    free: bool = False  # costs next to nothing and is asked in every round
+    choice: str = ""  # what `auto` makes of it here by what was measured, in words
 
 
 class Loaded(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -363,13 +367,26 @@ class DrafterTest(Request):
 
 
 class Bench(Request):
-    """Every drafter on the same prompts, back to back. Result: a dict, as `outrider bench --json` writes it."""
+    """Every drafter on the same prompts, back to back. Result: a dict, as `outrider bench --json` writes it, also after a
+    `Cancel`, if a prompt was done by then."""
 
     model: ModelChoice
     prompts: list[BenchPrompt]
     drafters: list[DrafterChoice]
     sampling: Sampling = msgspec.field(default_factory=Sampling)
     repeats: int = 1
+    steps: bool = False  # every pass is told, with its run
+    batch: list[int] = []  # so many answers at once too, plain and with the first drafter
+
+
+class Verify(Request):
+    """The text of every drafter against the plain one, greedy and sampled. Result: a dict, as `outrider verify --json` has it."""
+
+    model: ModelChoice
+    prompts: list[BenchPrompt]
+    drafters: list[DrafterChoice]
+    sampling: Sampling = msgspec.field(default_factory=Sampling)
+    rule: str = "match"
 
 
 class Doctor(Request):
@@ -396,7 +413,7 @@ class Hello(Event):
 
 
 class Progress(Event):
-    """How far a job is. `total` 0 = not known. `unit`: bytes, tokens, layers, prompts, steps."""
+    """How far a job is. `total` 0 = not known. `unit`: bytes, tokens, layers, prompts, answers, steps."""
 
     request: int
     phase: str
@@ -427,8 +444,10 @@ class Step(Event):
     draft_ms: float
     verify_ms: float
     host_ms: float
+    depth: int = 0  # levels of what was proposed: of a chain as many as tokens
     rejected: list[RejectedToken] | None = None
     top: list[list[tuple[int, float]]] | None = None  # for each token its 5 best (id, p)
+    why: str = ""  # why this drafter and length, in words; only where it changed
 
 
 class Done(Event):
@@ -456,9 +475,8 @@ class Failed(Event):
     trace: str = ""  # for --debug
 
 
-AnyRequest = (
-    Load | Generate | Cancel | SetDrafter | Models | Pull | Remove | Drafters | DrafterTest | Bench | Doctor | Quit
-)
+Job = Load | Models | Pull | Remove | Drafters | DrafterTest | Bench | Verify | Doctor
+AnyRequest = Generate | Cancel | SetDrafter | Quit | Job
 AnyEvent = Hello | Progress | Notice | Step | Done | Result | Failed
 
 

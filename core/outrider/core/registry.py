@@ -130,6 +130,7 @@ def row(entry: Entry, info: ModelInfo, weights: str | None = None) -> DrafterRow
     made.fit = answer.fit.name.lower()  # type: ignore[assignment]  # the enum and the literal share their words
     made.reason, made.nbytes, made.weights = answer.reason, answer.nbytes, answer.weights
     made.usable, made.gain = answer.fit > Fit.NO and answer.ready, answer.gain
+    made.free = made.usable and bool(getattr(method(entry), "free", False))
     return made
 
 
@@ -191,6 +192,8 @@ class Rider(Protocol):
     known: int  # tokens it has been told of
     trusted: bool
     device: bool
+    block: bool  # makes all tokens of a draft at once
+    chooses: bool  # settles by itself how many tokens it drafts, of those it is allowed
     needs: Needs
     shape: Shape
 
@@ -233,6 +236,10 @@ class Rider(Protocol):
         """Device form of `advance`."""
         ...
 
+    def fork(self, report: Callable[[str], None]) -> Rider | None:
+        """One that follows another conversation, which begins empty, and fails by itself; None where that cannot be made."""
+        ...
+
     def close(self) -> None:
         """Free what it holds."""
         ...
@@ -244,16 +251,21 @@ class GuardedDrafter:
     After its first failure it is reported, closed, and proposes nothing more.
     """
 
+    chooses = False
+
     def __init__(self, name: str, drafter: Drafter, trusted: bool, report: Callable[[str], None]) -> None:
         self.name = name
         self.trusted = trusted
         self._failed = False
+        self._shared = False  # whether it is another's fork without state, for that one to close
         self.known = 0  # tokens it has been told of
         self._drafter = drafter
         self._report = report
         self.needs = drafter.needs
         self.shape: Shape = drafter.shape
         self.device = bool(getattr(drafter, "device", False))
+        self.free = bool(getattr(drafter, "free", False))  # may be asked at any time, for next to nothing
+        self.block = bool(getattr(drafter, "block", False))  # makes all tokens of a draft at once
 
     @property
     def failed(self) -> bool:
@@ -306,10 +318,22 @@ class GuardedDrafter:
         """Device form of `advance`; the host learns `known` when it reads the count."""
         self._call("advance_device", lambda: self._drafter.advance_device(tokens, count, hidden))  # type: ignore[attr-defined]
 
+    def fork(self, report: Callable[[str], None]) -> GuardedDrafter | None:
+        """As `Rider`."""
+        made = self._call("fork", lambda: self._drafter.fork())
+        if made is None:
+            return None
+        other = GuardedDrafter(self.name, made, self.trusted, report)
+        other._shared = made is self._drafter
+        other.reset()
+        return other
+
     def close(self) -> None:
         """Free what it holds, and let go of it: memory may be free only with the last reference."""
         drafter, self._failed = self._drafter, True
         self._drafter = Stateless()
+        if self._shared:
+            return
         try:
             drafter.close()
         except Exception as error:  # noqa: BLE001 - same isolation; closing is the last thing it is asked
@@ -346,12 +370,22 @@ def flaw(draft: Draft, budget: int, shape: Shape, vocab: int) -> str | None:
             return "something that is no list of parents"
         if any(not -1 <= parent < index for index, parent in enumerate(parents)):
             return "a tree whose parents do not come before their children"
+    return _flaw_of_chances(draft, n, vocab)
+
+
+def _flaw_of_chances(draft: Draft, n: int, vocab: int) -> str | None:
+    """As `flaw`, of `probs` and `confidence`."""
     if draft.probs is not None and n:
         probs = draft.probs
         if probs.shape != (n, vocab):
             return "probabilities of another shape than its tokens"
         sums = probs.double().sum(-1)
         fair = bool((probs >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
-        if not fair or not bool((probs.gather(1, tokens[:, None].long()) > 0).all()):
+        if not fair or not bool((probs.gather(1, draft.tokens[:, None].long()) > 0).all()):
             return "probabilities that are none"
+    if draft.confidence is not None:
+        if draft.confidence.shape != (n,) or not draft.confidence.is_floating_point():
+            return "a confidence of another shape than its tokens"
+        if not all(0 <= chance <= 1 for chance in draft.confidence.tolist()):
+            return "a confidence that is no chance"
     return None

@@ -6,7 +6,7 @@ Letters: `n` draft nodes, `W` = 1 + n rows of a pass.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from .drafting import Context, Draft, Step
 from .flights import Flights, Landed
 from .registry import Rider
 from .sample import Sampler
+from .target.decoder import Pass
 from .target.model import TargetModel
 
 
@@ -38,6 +39,11 @@ class Round:
     total_s: float = 0.0
     fresh: bool = False  # its pass was captured just now, so that the times say nothing
     asked: int = 0  # draft tokens that were asked for
+
+    @property
+    def confidence(self) -> list[float] | None:
+        """Of each node that was verified, what its drafter held of it; None if it did not tell."""
+        return self.guess.confidence
 
     @property
     def rows(self) -> list[int]:
@@ -63,11 +69,13 @@ class Rounds:
         self.tokens = tokens
         self.sampler = sampler
         self.rule = rule
+        self.go_on: Callable[[int, float], bool] | None = None  # as `Context.go_on`, of the rounds to come
         self._ahead = ahead  # whether a round may be launched before the last one is read
         self._flights = Flights.of(target.lane, sampler, rule)
 
     def run(self, drafter: Rider | None, budget: int) -> Round:
         """One round with at most `budget` draft tokens; 0 or no drafter is a plain pass."""
+        budget = min(budget, self.target.most - 1)
         rider = drafter if drafter is not None and not drafter.failed else None
         device = rider is not None and rider.device and budget > 0 and self.rule == "match"
         if self._flights is not None and (self._flights or rider is None or device):
@@ -75,15 +83,19 @@ class Rounds:
         if rider is not None and device:
             return self._device_round(rider, budget)
         began = time.perf_counter()
-        draft = self._propose(rider, budget)
+        proposal = self.propose(rider, budget)
         drafted = time.perf_counter()
-        guess, nodes = guess_of(draft, self.target.trees)
-        total = 0 if draft is None else draft.tokens.shape[0]
-        done = self._verify(rider, guess, (nodes, total))
+        done = self._verify(rider, *proposal)
         ended = time.perf_counter()
         done.draft_s, done.verify_s, done.total_s = drafted - began, done.verify_s - drafted, ended - began
         done.asked = budget
         return done
+
+    def propose(self, drafter: Rider | None, budget: int) -> tuple[Guess, tuple[list[int], int]]:
+        """What is to be verified, and what `settle` has to know of it: nodes of the draft that it holds, and how many it had."""
+        draft = self._propose(drafter, budget)
+        guess, nodes = guess_of(draft, self.target.trees)
+        return guess, (nodes, 0 if draft is None else draft.tokens.shape[0])
 
     def check(self, guess: Guess) -> Round:
         """One round with that draft, whoever made it."""
@@ -103,6 +115,7 @@ class Rounds:
             sample=self.sampler.chain,
             to_probs=self.sampler.distribution,
             rng=self.sampler.noise.draft_stream,
+            go_on=self.go_on,
         )
 
     def _propose(self, drafter: Rider | None, budget: int) -> Draft | None:
@@ -116,12 +129,16 @@ class Rounds:
         return self._verify_here(drafter, guess, verified)
 
     def _verify_here(self, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int]) -> Round:
+        states = drafter.needs.hidden if drafter is not None and not drafter.failed else ()
+        parents = None if guess.line else guess.parents
+        result = self.target.forward([self.tokens[-1], *guess.tokens], states=states, parents=parents)
+        return self.settle(drafter, guess, verified, result)
+
+    def settle(self, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int], result: Pass) -> Round:
+        """Accept and commit what the target made of the root and a guess: `result` has the states that the drafter needs."""
         nodes, total = verified
         start = len(self.tokens) - 1  # position of the root
         listening = drafter is not None and not drafter.failed
-        states = drafter.needs.hidden if drafter is not None and listening else ()
-        parents = None if guess.line else guess.parents
-        result = self.target.forward([self.tokens[-1], *guess.tokens], states=states, parents=parents)
         verdict = self._accept(result.logits, guess, drafter)
         ended = time.perf_counter()
         rows = [0, *(node + 1 for node in verdict.path)]
@@ -269,14 +286,14 @@ def guess_of(draft: Draft | None, trees: bool) -> tuple[Guess, list[int]]:
     if draft is None:
         return Guess([]), []
     tokens, nodes = draft.tokens.tolist(), list(range(draft.tokens.shape[0]))
-    if draft.parents is None:
-        return Guess(tokens, None, draft.probs), nodes
-    parents = draft.parents.tolist()
-    if trees:
-        return Guess(tokens, parents, draft.probs), nodes
-    nodes = first_children(parents)
-    probs = None if draft.probs is None else draft.probs[nodes]
-    return Guess([tokens[node] for node in nodes], None, probs), nodes
+    parents = None if draft.parents is None else draft.parents.tolist()
+    probs = draft.probs
+    if parents is not None and not trees:
+        nodes, parents = first_children(parents), None
+        tokens = [tokens[node] for node in nodes]
+        probs = None if probs is None else probs[nodes]
+    held = None if draft.confidence is None else draft.confidence.tolist()
+    return Guess(tokens, parents, probs, held and [held[node] for node in nodes]), nodes
 
 
 def _spread(choices: Tensor | None, nodes: list[int], total: int) -> Tensor | None:

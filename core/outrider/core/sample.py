@@ -1,5 +1,7 @@
 """Logits -> distribution -> token, once for everybody: target and drafter, drafted and plain, greedy and sampled.
 
+`Picks` makes a drafter's chain of it.
+
 Order: repeat, presence and frequency penalties, logit bias, temperature, top-k, top-p, min-p. The repeat penalty counts
 the whole context, the other two the answer only; tokens of a draft count for the rows behind them.
 
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .drafting import Context, Draft
 from .errors import ModelError
 from .noise import Noise, gumbel
 from .protocol import Sampling
@@ -112,12 +115,26 @@ class Sampler:
     def token(self, logits: Tensor, position: int, path: Sequence[int] = ()) -> int:
         """The token of absolute `position`: argmax(log p + Gumbel(seed, position, id)) over what the filters left."""
         ids, weights = self.kept(logits, path)
-        if ids is None:
-            uniform = self.noise.uniform_all("target", position, weights.shape[0], weights.device)
-            return int((weights + gumbel(uniform)).argmax())
-        if ids.shape[0] == 1:
+        if ids is not None and ids.shape[0] == 1:
             return int(ids)
-        return int(ids[(weights + gumbel(self.noise.uniform("target", position, ids))).argmax()])
+        best = int((weights + self._noise_of(ids, weights, position)).argmax())
+        return best if ids is None else int(ids[best])
+
+    def compared(self, logits: Tensor, position: int, path: Sequence[int] = ()) -> tuple[Tensor | None, Tensor]:
+        """What the token of absolute `position` is the best of: ids [m] as in `kept`, and their scores [m].
+
+        Log-weights with their noise; at temperature 0 the processed logits.
+        """
+        if self.settings.temperature == 0:
+            return None, self._processed(logits, path)
+        ids, weights = self.kept(logits, path)
+        return ids, weights + self._noise_of(ids, weights, position)
+
+    def _noise_of(self, ids: Tensor | None, weights: Tensor, position: int) -> Tensor:
+        """Gumbel noise [m] of what `kept` gave."""
+        if ids is None:
+            return gumbel(self.noise.uniform_all("target", position, weights.shape[0], weights.device))
+        return gumbel(self.noise.uniform("target", position, ids))
 
     def chain(self, logits: Tensor, position: int, path: Sequence[int] = ()) -> Tensor:
         """Rows [r, V] of consecutive positions -> ids [r]; each row follows the draws before it."""
@@ -166,6 +183,58 @@ def greedy_rows(logits: Tensor) -> Tensor:
     if not bool(best.isfinite().all()):
         raise ModelError("The model's output is not a number.", "Try --dtype fp32 or bf16.")
     return ids
+
+
+def certainty(logits: Tensor) -> Tensor:
+    """[..., V] -> [...] the share of each row's best id, 0 to 1; not finite where a row is no numbers."""
+    return logits.softmax(-1, dtype=torch.float32).amax(-1)
+
+
+class Picks:
+    """The tokens of one chain of at most `count`, picked one after the other from a drafter's rows of logits.
+
+    They are coupled to the target's own noise or, where `probs` are wanted, drawn from the private stream with their laws
+    told. How sure the drafter is of a token is known before it is picked, and `context.go_on` may end the chain by that.
+    `weighs` False: it is not looked at, so that passes which were captured ask the device for no more than they must.
+    """
+
+    def __init__(self, context: Context, count: int, *, weighs: bool = True) -> None:
+        self._context, self._count, self._weighs = context, count, weighs
+        self._laws: list[Tensor] = []
+        self._held: list[float] = []
+        self.path: list[int] = []
+        self.broken = False  # a row was no numbers
+
+    def add(self, logits: Tensor, own: Tensor | None = None, sure: float | None = None) -> bool:
+        """Pick the next token by `logits` [V]; whether one more is wanted. Nothing is picked by a row that is no numbers.
+
+        `own`: the same row in a shorter vocabulary [Vd], if the drafter has one; `sure`: what it holds of its best token, if
+        it knows better than the row.
+        """
+        context, depth, row = self._context, len(self.path), logits if own is None else own
+        held = float(certainty(row) if self._weighs else row.max())
+        self.broken = not math.isfinite(held)
+        held = held if sure is None else sure
+        if self.broken or (self._weighs and context.go_on is not None and not context.go_on(depth, held)):
+            return False
+        position = len(context.tokens) + depth
+        if context.probs:
+            law = context.to_probs(logits, self.path)
+            self._laws.append(law)
+            self.path.append(context.rng(position).draw(law))
+        else:
+            self.path.append(int(context.sample(logits[None], position, self.path)[0]))
+        self._held.append(held)
+        return len(self.path) < self._count
+
+    def draft(self) -> Draft | None:
+        """What was picked."""
+        if not self.path:
+            return None
+        probs = torch.stack(self._laws) if self._laws else None
+        held = torch.tensor(self._held) if self._weighs else None
+        tokens = torch.tensor(self.path, device=None if probs is None else probs.device)
+        return Draft(tokens, probs=probs, confidence=held)
 
 
 def _nucleus(x: Tensor, ids: Tensor | None, mass: float) -> tuple[Tensor, Tensor]:

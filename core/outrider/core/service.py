@@ -191,14 +191,15 @@ class Service:
         return protocol.Result(request=request.id, data=protocol.plain(library.remove(request.name)))
 
     def _drafters(self, request: protocol.Drafters) -> protocol.Event:
-        from outrider.core import finding
+        from outrider.core import finding, history
         from outrider.core.weights.checkpoint import describe
         from outrider.core.weights.library import resolve
 
         tell, cancelled = self._bytes(request.id), self.cancelled(request.id)
-        model = describe(resolve(request.model.model, tell, cancelled))
+        path = resolve(request.model.model, tell, cancelled)
         weights = str(resolve(request.weights, tell, cancelled)) if request.weights else None
-        rows = finding.survey(model, request.model.model, weights)
+        rows = finding.survey(describe(path), request.model.model, weights)
+        history.tell(rows, path)
         return protocol.Result(request=request.id, data=protocol.plain(rows))
 
     def _drafter_test(self, request: protocol.DrafterTest) -> protocol.Event:
@@ -209,6 +210,12 @@ class Service:
 
     def _bench(self, request: protocol.Bench) -> protocol.Event:
         from outrider.core.bench import run
+
+        data = run(self.engine, request, self.send, self.cancelled(request.id))
+        return protocol.Result(request=request.id, data=data)
+
+    def _verify(self, request: protocol.Verify) -> protocol.Event:
+        from outrider.core.verify import run
 
         data = run(self.engine, request, self.send, self.cancelled(request.id))
         return protocol.Result(request=request.id, data=data)
@@ -276,6 +283,7 @@ _JOBS: dict[type, Callable[[Service, Any], protocol.Event]] = {
     protocol.Drafters: Service._drafters,
     protocol.DrafterTest: Service._drafter_test,
     protocol.Bench: Service._bench,
+    protocol.Verify: Service._verify,
     protocol.Doctor: Service._doctor,
 }
 

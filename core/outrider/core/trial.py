@@ -18,7 +18,7 @@ from .drafting import Shape
 from .engine import Engine, Say
 from .errors import Cancelled, UsageError
 from .loading import Model
-from .prompting import PLAIN, Answered, Prompting, Run, run_of, score
+from .prompting import PLAIN, Answered, Prompting, Run, parting, run_of, score
 from .protocol import BenchPrompt, DrafterChoice, DrafterTest, Message, Progress, Sampling, Step
 from .target.model import SLACK
 from .weights.library import resolve
@@ -156,7 +156,8 @@ class _Test:
         options = {**reading, **self._request.drafter.options, "weights": found.weights}
         rider = registry.load(found.name, self._model.talk.target, options, problems.append)
         drafters[key] = rider
-        choice = DrafterChoice(name=found.name, weights=found.weights, tokens=self._length(rider.shape))
+        length = self._request.drafter.tokens or usual(rider.shape)
+        choice = DrafterChoice(name=found.name, weights=found.weights, tokens=length)
         tally = _Tally()
         try:
             prompts, (before, readings) = self._request.prompts, place
@@ -168,11 +169,6 @@ class _Test:
             drafters.pop(key, rider).close()
         return tally.trial(dict(reading), " ".join(problems))
 
-    def _length(self, shape: Shape) -> int:
-        """What was asked for; else a chain of a usual length, or the whole tree."""
-        most = shape.nodes if shape.nodes > shape.depth else min(shape.nodes, CHAIN)
-        return self._request.drafter.tokens or min(most, SLACK - 1)
-
     def _turns(self, prompt: BenchPrompt, choice: DrafterChoice, rider: registry.GuardedDrafter, tally: _Tally) -> bool:
         """All turns of a prompt; False where the drafter broke."""
         known = self._plain.setdefault(prompt.id, [])
@@ -181,6 +177,12 @@ class _Test:
             if rider.failed:
                 return False
         return True
+
+
+def usual(shape: Shape) -> int:
+    """Draft tokens where nobody says how many: a chain of a usual length, or the whole tree."""
+    most = shape.nodes if shape.nodes > shape.depth else min(shape.nodes, CHAIN)
+    return min(most, SLACK - 1)
 
 
 class _Tally:
@@ -247,8 +249,7 @@ def _difference(plain: Answered, ours: Answered) -> dict[str, Any] | None:
     want, got = plain.report.token_ids, ours.report.token_ids
     if got == want:
         return None
-    pairs = zip(want, got, strict=False)
-    at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(want), len(got)))
+    at = parting(want, got)
     best = [row for step in plain.steps for row in step.top or ()]
     gap = best[at][0][1] - best[at][1][1] if at < len(best) and len(best[at]) > 1 else None
     return {"token": at, "gap": gap}

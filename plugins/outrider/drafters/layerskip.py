@@ -145,24 +145,18 @@ class Rider:
         """A chain of up to `context.nodes` tokens [k], with `probs` [k, V] if they are wanted; None if a logit is no number."""
         import torch
 
-        layers, root = self._meter.best(), len(context.tokens) - 1
-        token = context.tokens[-1]
-        path: list[int] = []
-        laws: list[Tensor] = []
-        while len(path) < min(context.nodes, MOST):
-            at = torch.tensor([token], device=self._target.device)
-            logits = self._logits(self._target.early(at, root + len(path), layers))  # [1, V]
-            if not bool(logits.max().isfinite()):
-                return None
-            position = root + 1 + len(path)
-            if context.probs:
-                law = context.to_probs(logits[0], path)
-                laws.append(law)
-                token = context.rng(position).draw(law)
-            else:
-                token = int(context.sample(logits, position, path)[0])
-            path.append(token)
-        return Draft(torch.tensor(path), probs=torch.stack(laws) if laws else None)
+        from outrider.core.sample import Picks
+
+        target, layers, root = self._target, self._meter.best(), len(context.tokens) - 1
+
+        def row(token: int, at: int) -> Tensor:
+            return self._logits(target.early(torch.tensor([token], device=target.device), at, layers))[0]  # [V]
+
+        picks = Picks(context, min(context.nodes, MOST), weighs=target.graphs is None)
+        logits = row(context.tokens[-1], root)
+        while picks.add(logits):
+            logits = row(picks.path[-1], root + len(picks.path))
+        return None if picks.broken else picks.draft()
 
     def _logits(self, residual: Tensor) -> Tensor:
         """[r, d] -> [r, V]."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LONGEST, SHORTEST = 5, 2  # tokens of context that must agree
+FAR = 32  # tokens that are compared to tell how sure a guess is
 MOST = 32  # tokens of a draft
 
 
@@ -22,6 +23,7 @@ class PromptLookup:
     """The method; it fits every model."""
 
     api = 1
+    free = True
 
     def matches(self, model: ModelInfo) -> Match:
         """Always fits."""
@@ -37,6 +39,7 @@ class Lookup:
 
     needs = Needs()
     shape = Shape(nodes=MOST, depth=MOST)
+    free = True
 
     def __init__(self) -> None:
         self.reset()
@@ -68,11 +71,13 @@ class Lookup:
         if at is None:
             return None
         tokens = self._tokens
+        matched = self._matched(at)
         draft: list[int] = []
         for offset in range(min(context.nodes, MOST)):
             source = at + offset
             draft.append(tokens[source] if source < len(tokens) else draft[source - len(tokens)])
-        return Draft(_tensor(draft))
+        sure = [(matched + depth) / (matched + depth + 2) for depth in range(len(draft))]
+        return Draft(_tensor(draft), confidence=_tensor(sure))
 
     def fork(self) -> Lookup:
         """A copy with the same conversation."""
@@ -95,6 +100,14 @@ class Lookup:
         tokens.append(token)
         self._undo.append(replaced)
 
+    def _matched(self, at: int) -> int:
+        """How many tokens before place `at` are those that the conversation ends with, as far as is looked."""
+        tokens, end = self._tokens, len(self._tokens)
+        count = 0
+        while count < min(FAR, at) and tokens[at - 1 - count] == tokens[end - 1 - count]:
+            count += 1
+        return count
+
     def _find(self) -> int | None:
         end = len(self._tokens)
         for n in range(min(LONGEST, end), SHORTEST - 1, -1):
@@ -104,7 +117,7 @@ class Lookup:
         return None
 
 
-def _tensor(ids: list[int]) -> Tensor:
+def _tensor(values: list[int] | list[float]) -> Tensor:
     import torch  # not at the top: asking whether a method fits must not load it
 
-    return torch.tensor(ids, dtype=torch.int64)
+    return torch.tensor(values)

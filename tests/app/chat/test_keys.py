@@ -10,6 +10,7 @@ from textual.command import CommandPalette
 
 from outrider.app.chat.actions import ACTIONS, BY_ID, BY_SLASH, parse_slash
 from outrider.app.chat.help import HelpScreen, rows
+from outrider.app.chat.keymap import build
 from outrider.app.chat.prompt import NEW_LINE
 from outrider.app.chat.screen import ChatScreen, bindings
 from outrider.app.chat.session import State
@@ -28,7 +29,7 @@ def test_every_action_is_complete() -> None:
     assert len(BY_ID) == len(ACTIONS)
     for action in ACTIONS:
         assert action.title and action.help and not action.help.endswith(".") and action.title[0].isupper()
-        assert action.keys or action.slash
+        assert action.keys or action.slash or action.leader
     slashes = [action.slash for action in ACTIONS if action.slash]
     assert len(slashes) == len(set(slashes)) == len(BY_SLASH)
     for name in ("new", "drafter", "marks", "stop", "system", "set", "copy", "help", "quit"):
@@ -50,7 +51,7 @@ def test_help_and_footer_come_from_the_registry() -> None:
     told = list(rows())
     for action in ACTIONS:
         assert any(words == action.help for _, _, _, words in told)
-    assert {key for key, _ in hints()} == {"F1", "F2", "F3", "F4", "^p"}
+    assert {key for key, _ in hints(build("default", {}))} == {"F1", "F2", "F3", "F4", "^p"}
 
 
 async def test_palette_lists_every_action(ride: Any) -> None:

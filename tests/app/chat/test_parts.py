@@ -12,7 +12,7 @@ from textual.color import Color
 from outrider.app.chat.clean import harmless
 from outrider.app.chat.frames import REMOTE_TICK, SHARE, TICK, Frames
 from outrider.app.chat.marks import Runs, project
-from outrider.app.chat.meter import Meter, main_drafter, mean_per_pass, size, speed, summary
+from outrider.app.chat.meter import PAUSE, Meter, brief, main_drafter, mean_per_pass, size, speed, summary
 from outrider.app.chat.palette import CONTRAST, Palette, contrast, tint
 from outrider.app.chat.sampling import changed_sampling, describe
 from outrider.app.chat.status import progress_words
@@ -187,6 +187,28 @@ def test_meter_calls_a_drafter_parked_only_after_a_while() -> None:
     assert meter.drafter == "suffix" and not meter.parked
     meter.take(step(2, 2.5, ("x", "P"), drafter="none"))
     assert meter.parked
+
+
+def test_the_words_for_a_choice_stay_until_they_can_be_read() -> None:
+    meter = Meter()
+    for seq, (at, why) in enumerate([(0.0, "one"), (0.1, "two"), (0.2, ""), (PAUSE + 0.1, "three")]):
+        one = step(seq, at, ("x", "P"))
+        one.why = why
+        meter.take(one)
+        assert meter.why == ("three" if why == "three" else "one")
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("suffix, 8 tokens: 3.1 tokens a pass at 1.4x the cost; 2.2x plain", "8 tokens, 2.2x plain"),
+        ("parked: suffix would give 0.93x; next try in 32 rounds", "parked: suffix would give 0.93x"),
+        ("plain: no drafter has a guess", "plain: no drafter has a guess"),
+        ("measuring plain speed", "measuring plain speed"),
+    ],
+)
+def test_the_words_for_a_choice_in_brief(why: str, said: str) -> None:
+    assert brief(why) == said
 
 
 def test_summary_says_what_a_reader_wants() -> None:

@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import bench_data
 import msgspec
+import verify_data
 
 from outrider.core import protocol as p
 
@@ -192,6 +194,8 @@ class Fake:
 
     def drafters(self, request: p.Drafters) -> None:
         rows = [PUBLISHED, *DRAFTERS] if request.model.model == "known" else DRAFTERS
+        if request.model.model == "pair":
+            rows = [p.DrafterRow(name="draft_model", fit="family", where="given", usable=True), *DRAFTERS[:1]]
         self.say(p.Result(request=request.id, data=p.plain(rows)))
 
     def draftertest(self, request: p.DrafterTest) -> None:
@@ -229,35 +233,20 @@ class Fake:
         self.say(p.Result(request=request.id, data=p.plain(loaded)))
 
     def bench(self, request: p.Bench) -> None:
-        figures = {"prompts": 1, "tokens": 64, "seconds": 2.0, "tokens_per_second": 32.0, "ratio": 1.0}
-        figures |= {"tokens_per_pass": 1.0, "acceptance": 0.0}
-        names = [drafter.name for drafter in request.drafters]
-        one = {name: figures | {"ratio": 1.0 + 0.5 * i} for i, name in enumerate(names)}
-        runs = [
-            {
-                "prompt": prompt.id,
-                "category": prompt.category,
-                "drafter": name,
-                "tokens": 64,
-                "same_text": name != "differs",
-            }
-            for prompt in request.prompts
-            for name in names
-        ]
-        self.say(p.Progress(request=request.id, phase="bench", done=1, total=2, unit="prompts"))
-        data = {
-            "model": "SmolLM2-135M-Instruct",
-            "dtype": "fp32",
-            "device": "cpu",
-            "threads": 2,
-            "machine": {"cpu": "a CPU", "torch": "2.13.0"},
-            "settings": {"max_tokens": request.sampling.max_tokens, "repeats": request.repeats},
-            "drafters": names,
-            "categories": {category: one for category in dict.fromkeys(prompt.category for prompt in request.prompts)},
-            "total": one,
-            "runs": runs,
-        }
-        self.say(p.Result(request=request.id, data=data))
+        progress = p.Progress(request=request.id, phase="bench", done=1, total=2, unit="answers", note="one, plain")
+        self.say(progress)
+        endless = request.model.model == "endless"
+        if endless:
+            self.wait_for_cancel()
+        done = request.prompts[:1] if endless else request.prompts
+        self.say(p.Result(request=request.id, data=bench_data.result(request, done, stopped=endless)))
+
+    def verify(self, request: p.Verify) -> None:
+        self.say(p.Progress(request=request.id, phase="verify", done=1, total=2, unit="answers", note="one, greedy"))
+        endless = request.model.model == "endless"
+        if endless:
+            self.wait_for_cancel()
+        self.say(p.Result(request=request.id, data=verify_data.result(request, stopped=endless)))
 
     def doctor(self, request: p.Doctor) -> None:
         if os.environ.get("FAKE_DOCTOR") == "dies":

@@ -8,9 +8,8 @@ import signal
 import pytest
 
 from outrider.app import cli, options
-from outrider.app.commands import _drafters, _prompts, doctor
+from outrider.app.commands import _drafters, doctor
 from outrider.core import protocol
-from outrider.core.protocol import Bench, BenchPrompt
 
 
 def test_help_and_version(outrider):
@@ -28,8 +27,8 @@ def test_every_command_says_in_the_overview_what_its_help_says(outrider):
 
 def test_every_shared_option_has_a_default_in_its_help(outrider):
     text = " ".join(outrider("run", "--help").out.split())
-    without = {"weights", "drafter_option", "stop", "logit_bias"}
-    assert text.count("[default: ") == len(options._OPTIONS) - len(without)
+    without = {"drafter_option", "stop", "logit_bias"}
+    assert text.count("[default: ") == len(options._OPTIONS) - len(without) + 1  # --think is no engine option
 
 
 @pytest.mark.parametrize("words", [(), ("--model", "m"), ("chat",), ("--debug", "-m", "m")])
@@ -233,70 +232,6 @@ def test_conformance_fails_with_the_first_broken_check(outrider):
     assert done.code == 1
     assert "bad does not keep the contract: no_trace." in done.err
     assert json.loads(done.out)["checks"][1]["verdict"] == "failed"
-
-
-def test_bench_measures_what_fits_against_plain(outrider, home):
-    done = outrider("bench", "--quick", "--categories", "chat,code_edit")
-    assert done.code == 0
-    (request,) = home.requests("Bench")
-    assert [drafter["name"] for drafter in map(dict, request["drafters"]) if drafter] == ["none", "prompt_lookup"]
-    assert [prompt["category"] for prompt in request["prompts"]] == ["chat", "code_edit"]
-    assert request["sampling"] == {"temperature": 0.0, "max_tokens": 48}
-    lines = [line.split() for line in done.out.splitlines()]
-    assert ["prompt_lookup", "32.0", "1.50×", "1.00", "0%", "1", "64"] in lines
-    assert lines[-2][:2] == ["total", "plain"]
-
-
-def test_bench_json(outrider, home, tmp_path):
-    done = outrider("bench", "--json", "-", "--limit", "1", "--drafters", "prompt-lookup", "--categories", "chat")
-    assert json.loads(done.out)["drafters"] == ["none", "prompt_lookup"]
-    path = tmp_path / "result.json"
-    done = outrider("bench", "--json", str(path), "--limit", "1", "--drafter", "differs", "--drafter-option", "a=1")
-    assert home.requests("Bench")[-1]["drafters"][1] == {"name": "differs", "options": {"a": 1}}
-    assert json.loads(path.read_text())["drafters"] == ["none", "differs"]
-    assert "CATEGORY" in done.out
-    assert "6 of 6 drafted answers differ from the plain one" in done.err
-    assert list(tmp_path.glob("*.part")) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (None, "cannot be read"),
-        ("", "no prompts"),
-        ("{}\n", "Line 1"),
-        ('{"id": "a", "category": "c", "turns": ["x"]}\nnonsense\n', "Line 2"),
-        ('{"id": "a", "category": "c", "turns": [" "]}\n', "empty turn"),
-        ('{"id": "a", "category": "c", "turns": []}\n', "empty turn"),
-        ("\xff", "Line 1"),
-    ],
-)
-def test_bench_with_bad_prompts(outrider, home, tmp_path, text, says):
-    path = tmp_path / "prompts.jsonl"
-    if text is not None:
-        path.write_text(text, "latin-1")
-    done = outrider("bench", "--prompts", str(path))
-    assert done.code == 2
-    assert says in done.err
-    assert not (home.path / "requests").exists()
-
-
-@pytest.mark.parametrize(
-    "words", [("--categories", "nope"), ("--json", "/no/such/folder/x"), ("--temperature", "-1"), ("--repeats", "0")]
-)
-def test_bench_usage(outrider, home, words):
-    assert outrider("bench", *words).code == 2
-    assert not (home.path / "requests").exists()
-
-
-def test_the_bundled_prompts():
-    prompts = _prompts.read()
-    assert len({prompt.id for prompt in prompts}) == len(prompts) == 16
-    categories = {prompt.category for prompt in prompts}
-    assert categories == {"chat", "code", "code_edit", "summarisation", "structured", "translation"}
-    assert all(prompt.source for prompt in prompts)
-    assert Bench(id=1, model=options.ModelChoice(), prompts=prompts, drafters=[]).prompts[0] == prompts[0]
-    assert isinstance(prompts[0], BenchPrompt)
 
 
 def test_doctor_is_content(outrider):

@@ -27,13 +27,16 @@ TREE = (-1, 0, 0, 1, -1, 4, 4, 6, 2)
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.fixture(scope="module")
-def fast() -> native.Native:
+@pytest.fixture(scope="module", params=["", "-U__AMX_BF16__"], ids=["as it is", "no matrix units"])
+def fast(request: pytest.FixtureRequest) -> native.Native:
+    """The library, also for a processor that can do less."""
     try:
-        compiled.compiler()
+        command = compiled.compiler()[0]
     except compiled.UnbuiltError as error:
         pytest.skip(str(error))
-    found = native.find()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", " ".join((*command, request.param)))
+        found = native.find()
     assert isinstance(found, native.Native), found
     return found
 

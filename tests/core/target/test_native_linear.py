@@ -41,7 +41,7 @@ def build(narrower: str, monkeypatch: pytest.MonkeyPatch) -> Products:
     names = list(NARROWER)
     left_out = " ".join(NARROWER[name] for name in names[: names.index(narrower) + 1])
     monkeypatch.setenv("CC", " ".join((*compiler(), left_out)))
-    return Products(*compiled.library("linear", packed_linear._SOURCES))
+    return Products(*compiled.native())
 
 
 @pytest.fixture(scope="module", params=NARROWER)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from outrider.app.config import Asked
 from outrider.core.protocol import DrafterChoice, ModelChoice, Rule, Sampling
 
 
@@ -25,6 +26,10 @@ class ChatOptions:
     system: str | None = None
     rule: Rule | str = "match"
     think: bool | None = None  # None = the model's own way
+    resume: str = ""  # a chat from the store that goes on
+    private: bool = False  # nothing is saved
+    asked: Asked = field(default_factory=Asked)
+    """What was typed on the command line, to find what holds when the settings change."""
     command: Sequence[str] = field(default_factory=_engine)
 
 

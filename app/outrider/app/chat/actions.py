@@ -46,6 +46,26 @@ class Deck(Protocol):
         """Begin again."""
         ...
 
+    def show_chats(self) -> None:
+        """Choose one of the chats so far."""
+        ...
+
+    def rename_chat(self, title: str) -> None:
+        """Give the chat another title."""
+        ...
+
+    def export_chat(self, words: str) -> None:
+        """Write the chat to a file, by name or format."""
+        ...
+
+    def delete_chat(self) -> None:
+        """Delete the chat."""
+        ...
+
+    def undo(self) -> None:
+        """Bring back what was deleted last."""
+        ...
+
     def copy_reply(self) -> None:
         """Copy the focused or the last reply."""
         ...
@@ -70,8 +90,24 @@ class Deck(Protocol):
         """Set or show sampling options."""
         ...
 
-    def toggle_theme(self) -> None:
-        """Dark or light."""
+    def change_theme(self, name: str) -> None:
+        """Another theme by name; none means dark or light."""
+        ...
+
+    def change_persona(self, name: str) -> None:
+        """Take on a persona of the settings, or list them."""
+        ...
+
+    def go_to_message(self, by: int) -> None:
+        """Focus the reply `by` places further."""
+        ...
+
+    def write(self) -> None:
+        """Back to the prompt."""
+        ...
+
+    def show_leader(self) -> None:
+        """Show what single letters do, and do it."""
         ...
 
     def quit(self) -> None:
@@ -84,8 +120,8 @@ class Action:
     """One thing a user can do.
 
     `slash` is its command without the slash, `argument` what may follow it; an argument in capitals must. `footer` is its
-    word in the status line. `on_message` keys work while a reply has the focus, `empty_prompt` keys only on an empty
-    prompt.
+    word in the status line. `on_message` letters work while a reply has the focus, `leader` after the leader key,
+    `empty_prompt` keys only on an empty prompt. A keymap replaces `keys` and `on_message`.
     """
 
     id: str
@@ -99,6 +135,7 @@ class Action:
     group: str = "Chat"
     on_message: tuple[str, ...] = ()
     empty_prompt: tuple[str, ...] = ()
+    leader: str = ""
 
     @property
     def needs_argument(self) -> bool:
@@ -129,6 +166,49 @@ ACTIONS: tuple[Action, ...] = (
         lambda deck, _: deck.new_chat(),
         keys=("ctrl+n",),
         slash="new",
+        leader="n",
+    ),
+    Action(
+        "chats",
+        "Chats so far",
+        "Look through all chats, open or delete one",
+        lambda deck, _: deck.show_chats(),
+        keys=("f6",),
+        slash="chats",
+        leader="b",
+    ),
+    Action(
+        "rename",
+        "Rename the chat",
+        "Give this chat another title",
+        lambda deck, title: deck.rename_chat(title),
+        slash="rename",
+        argument="TITLE",
+        leader="r",
+    ),
+    Action(
+        "export",
+        "Export the chat",
+        "Write this chat to a file: a name ending in .md, .json, .html or .svg, or one of these words",
+        lambda deck, words: deck.export_chat(words),
+        slash="export",
+        argument="file or format",
+        leader="x",
+    ),
+    Action(
+        "delete",
+        "Delete the chat",
+        "Delete this chat and begin another; /undo brings it back until the next start",
+        lambda deck, _: deck.delete_chat(),
+        slash="delete",
+    ),
+    Action(
+        "undo",
+        "Undo deleting",
+        "Bring back the chat that was deleted last",
+        lambda deck, _: deck.undo(),
+        slash="undo",
+        leader="z",
     ),
     Action(
         "copy",
@@ -138,6 +218,7 @@ ACTIONS: tuple[Action, ...] = (
         keys=("ctrl+y",),
         slash="copy",
         on_message=("c",),
+        leader="y",
     ),
     Action(
         "system",
@@ -146,6 +227,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda deck, text: deck.change_system(text),
         slash="system",
         argument="text",
+        leader="s",
     ),
     Action(
         "set",
@@ -154,6 +236,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda deck, words: deck.change_sampling(words),
         slash="set",
         argument="option value",
+        leader="e",
     ),
     Action(
         "think",
@@ -164,6 +247,15 @@ ACTIONS: tuple[Action, ...] = (
         argument="on, off or auto",
     ),
     Action(
+        "persona",
+        "Persona",
+        "Take on a persona of the settings: system prompt, sampling, drafter; alone it lists them",
+        lambda deck, name: deck.change_persona(name),
+        slash="persona",
+        argument="name",
+        leader="u",
+    ),
+    Action(
         "next_drafter",
         "Next drafter",
         "Switch to the next drafter, also in mid-reply",
@@ -171,6 +263,7 @@ ACTIONS: tuple[Action, ...] = (
         keys=("f2",),
         footer="drafter",
         group="Drafting",
+        leader="d",
     ),
     Action(
         "previous_drafter",
@@ -179,6 +272,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda deck, _: deck.cycle_drafter(-1),
         keys=("shift+f2",),
         group="Drafting",
+        leader="D",
     ),
     Action(
         "drafter",
@@ -188,6 +282,7 @@ ACTIONS: tuple[Action, ...] = (
         slash="drafter",
         argument="name",
         group="Drafting",
+        leader="w",
     ),
     Action(
         "drafting",
@@ -198,6 +293,7 @@ ACTIONS: tuple[Action, ...] = (
         slash="drafting",
         footer="on/off",
         group="Drafting",
+        leader="o",
     ),
     Action(
         "marks",
@@ -208,6 +304,7 @@ ACTIONS: tuple[Action, ...] = (
         slash="marks",
         footer="marks",
         group="View",
+        leader="h",
     ),
     Action(
         "thought",
@@ -218,6 +315,33 @@ ACTIONS: tuple[Action, ...] = (
         slash="thought",
         group="View",
         on_message=("t",),
+        leader="l",
+    ),
+    Action(
+        "previous_message",
+        "Reply before",
+        "Focus the reply before; letters then act on it",
+        lambda deck, _: deck.go_to_message(-1),
+        keys=("alt+up",),
+        group="View",
+        leader="k",
+    ),
+    Action(
+        "next_message",
+        "Reply after",
+        "Focus the reply after; behind the last one comes the prompt",
+        lambda deck, _: deck.go_to_message(1),
+        keys=("alt+down",),
+        group="View",
+        leader="j",
+    ),
+    Action(
+        "prompt",
+        "To the prompt",
+        "Give the focus back to the prompt",
+        lambda deck, _: deck.write(),
+        group="View",
+        leader="i",
     ),
     Action(
         "page_up",
@@ -242,6 +366,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda deck, _: deck.scroll("home"),
         keys=("ctrl+home",),
         group="View",
+        leader="g",
     ),
     Action(
         "bottom",
@@ -250,13 +375,24 @@ ACTIONS: tuple[Action, ...] = (
         lambda deck, _: deck.scroll("end"),
         keys=("ctrl+end",),
         group="View",
+        leader="G",
     ),
     Action(
         "theme",
-        "Dark or light",
-        "Switch between the dark and the light theme",
-        lambda deck, _: deck.toggle_theme(),
+        "Theme",
+        "Switch to a theme by name; alone it goes between dark and light",
+        lambda deck, name: deck.change_theme(name),
         slash="theme",
+        argument="name",
+        group="View",
+        leader="t",
+    ),
+    Action(
+        "leader",
+        "Letters for everything",
+        "Show what single letters do, then press one",
+        lambda deck, _: deck.show_leader(),
+        keys=("ctrl+o",),
         group="View",
     ),
     Action(
@@ -268,6 +404,7 @@ ACTIONS: tuple[Action, ...] = (
         slash="palette",
         footer="commands",
         group="View",
+        leader="p",
     ),
     Action(
         "help",
@@ -278,6 +415,7 @@ ACTIONS: tuple[Action, ...] = (
         slash="help",
         footer="help",
         group="View",
+        leader="?",
     ),
     Action(
         "quit",
@@ -287,6 +425,7 @@ ACTIONS: tuple[Action, ...] = (
         keys=("ctrl+q",),
         slash="quit",
         empty_prompt=("ctrl+d",),
+        leader="q",
     ),
 )
 

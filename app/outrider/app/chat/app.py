@@ -14,26 +14,33 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from outrider.app.chat import ChatOptions
-from outrider.app.chat.actions import ACTIONS
+from outrider.app.chat.bindings import unbind
+from outrider.app.chat.follow import Follower
+from outrider.app.chat.keymap import shown
+from outrider.app.chat.marks import Marks
 from outrider.app.chat.palette import Palette, tint
 from outrider.app.chat.screen import ChatScreen
-from outrider.app.chat.themes import DARK, LIGHT, first_theme
+from outrider.app.chat.themes import CONTRAST, DARK, LIGHT, theme_of
 
 
 class ChatApp(App[None]):
     """One chat screen over one engine."""
 
     TITLE = "Outrider"
-    COMMAND_PALETTE_BINDING = "ctrl+p"
 
     def __init__(self, options: ChatOptions) -> None:
         with as_file(files("outrider.assets").joinpath("chat.tcss")) as style:
             super().__init__(css_path=style)
+        unbind(self, self.COMMAND_PALETTE_BINDING)  # the registry's key for it is the screen's
+        self.follower = Follower(options.asked)
+        look = self.follower.settings.config.look
         self.palette = Palette()
-        self.chat = ChatScreen(options, self.palette)
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
-        self.theme = first_theme()
+        self.palette.show(Marks(look.marks))
+        self.chat = ChatScreen(options, self.palette, self.follower)
+        for theme in (DARK, LIGHT, CONTRAST):
+            self.register_theme(theme)
+        self.theme = theme_of(look.theme)
+        self._mouse = look.mouse
 
     def on_mount(self) -> None:
         """Colours of marks follow the theme."""
@@ -58,8 +65,8 @@ class ChatApp(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The actions of the registry, and no others."""
-        for action in ACTIONS:
-            keys = f"  ({action.keys[0]})" if action.keys else ""
+        for action in self.chat.keymap.actions:
+            keys = f"  ({shown(action.keys[0])})" if action.keys else ""
             yield SystemCommand(action.title, action.help + keys, lambda chosen=action.id: self.chat.pick(chosen))
 
     def ride(self) -> int:
@@ -70,7 +77,7 @@ class ChatApp(App[None]):
         with contextlib.suppress(NotImplementedError):  # not on every system
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         try:
-            await self.run_async()
+            await self.run_async(mouse=self._mouse)
         finally:
             await self.chat.session.close()
         return self.return_code or 0

@@ -1,4 +1,4 @@
-"""The one place that reaches behind Textual's public face: Markdown blocks that carry marks.
+"""What reaches behind Textual's public face, beside `bindings`: Markdown blocks that carry marks.
 
 Textual builds a block's content from an inline token; here the marks of that token's source are laid over it. The marks
 are named styles, resolved when painted, so a mode or theme change needs a repaint and nothing else.

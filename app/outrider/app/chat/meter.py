@@ -7,6 +7,7 @@ from collections import deque
 from outrider.core.protocol import Report, Step
 
 WINDOW = 2.0  # seconds that the live figures look back
+PAUSE = 1.0  # seconds for which the words for a choice stay, so that they can be read
 
 
 class Meter:
@@ -16,6 +17,8 @@ class Meter:
         self._passes: deque[tuple[float, int]] = deque()
         self._quiet_since = 0.0  # when a drafter last had a part in a pass
         self.drafter = ""
+        self.why = ""  # the engine's words for its choice
+        self._why_since = -PAUSE
 
     def take(self, step: Step) -> None:
         """Count one pass."""
@@ -23,6 +26,8 @@ class Meter:
             self.drafter, self._quiet_since = step.drafter, step.t
         elif step.t - self._quiet_since >= WINDOW:
             self.drafter = "none"
+        if step.why and step.t - self._why_since >= PAUSE:
+            self.why, self._why_since = step.why, step.t
         self._passes.append((step.t, len(step.tokens)))
         while self._passes[0][0] < step.t - WINDOW:
             self._passes.popleft()
@@ -84,6 +89,14 @@ def summary(report: Report) -> list[str]:
     seconds = report.timing.first_token_s + report.timing.decode_s
     parts.append(f"{seconds:.1f} s")
     return parts if report.rule != "typical" else ["lossy: typical acceptance", *parts]
+
+
+def brief(why: str) -> str:
+    """The engine's words for its choice, cut to what no other figure tells: the length of drafts and what they gain."""
+    head, _, tail = why.partition(": ")
+    if ", " in head and tail:
+        return f"{head.partition(', ')[2]}, {tail.rpartition('; ')[2]}"
+    return why.partition("; ")[0]
 
 
 def size(nbytes: float) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from textual.binding import Binding
 from textual.events import Key
 from textual.message import Message
 from textual.widgets import TextArea
@@ -11,6 +14,11 @@ NEW_LINE = ("shift+enter", "ctrl+j", "alt+enter")
 
 class Prompt(TextArea):
     """A text area whose enter sends; up and down at its edges walk through what was sent."""
+
+    BINDINGS: ClassVar = [  # where no action of the chat has these keys
+        Binding("ctrl+p", "cursor_up", "Cursor up", show=False),
+        Binding("ctrl+n", "cursor_down", "Cursor down", show=False),
+    ]
 
     class Sent(Message):
         """The user pressed enter on a text that is not blank."""
@@ -27,6 +35,11 @@ class Prompt(TextArea):
         self._history: list[str] = []
         self._place = 0  # in the history; its length = the draft
         self._draft = ""
+
+    def remember(self, texts: list[str]) -> None:
+        """What was sent in earlier chats, oldest first."""
+        self._history[:0] = texts
+        self._place += len(texts)
 
     def on_key(self, event: Key) -> None:
         """Enter and its kin, in the order they were typed: a priority binding would overtake letters on their way."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import VerticalGroup
 from textual.widgets import Static
 
-from outrider.app.chat.actions import ACTIONS
 from outrider.app.chat.flow import Flow
 from outrider.app.chat.meter import summary
 from outrider.app.chat.palette import Palette
@@ -22,12 +19,6 @@ WAITING = "…"
 
 class ReplyView(VerticalGroup, can_focus=True):
     """Shows one `Reply` and follows it while it grows; `paint` is called once a frame, never once a token."""
-
-    BINDINGS: ClassVar = [
-        Binding(key, f"screen.act('{action.id}')", action.title, show=False)
-        for action in ACTIONS
-        for key in action.on_message
-    ]
 
     def __init__(self, reply: Reply, palette: Palette) -> None:
         super().__init__(classes="reply")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -16,33 +17,43 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from outrider.app.chat import ChatOptions
-from outrider.app.chat.actions import ACTIONS, BY_ID, BY_SLASH, parse_slash
+from outrider.app.chat.actions import ACTIONS, BY_ID, BY_SLASH, Action, parse_slash
+from outrider.app.chat.bindings import rebind
+from outrider.app.chat.follow import PERIOD, Follower
+from outrider.app.chat.keymap import Keymap
 from outrider.app.chat.marks import Marks
 from outrider.app.chat.palette import Palette
 from outrider.app.chat.prompt import Prompt
 from outrider.app.chat.sampling import changed_sampling, describe
 from outrider.app.chat.session import Session, State
+from outrider.app.chat.shelf import Shelf
 from outrider.app.chat.stage import Stage
-from outrider.app.chat.status import StatusLine
-from outrider.app.chat.themes import DARK, LIGHT
+from outrider.app.chat.status import StatusLine, one_line
+from outrider.app.chat.themes import theme_of
 from outrider.app.chat.transcript import Transcript, side_space
+from outrider.app.config import FIELDS
+from outrider.app.config.fields import nearest
 
 if TYPE_CHECKING:
     from outrider.app.chat.reply import ReplyView
 
 _TWICE = 2.0  # seconds between two presses that quit
-_MESSAGE_KEYS = {key for action in ACTIONS for key in action.on_message}
+_WELCOME = (("next_drafter", "next drafter"), ("help", "help"))  # what the first screen tells of
 _LATER = ("outrider.app.chat.reply", "pygments.lexers", "textual.command")  # loaded behind the first paint
 
 
-def bindings() -> list[Binding]:
+def bindings(actions: Sequence[Action] = ACTIONS) -> list[Binding]:
     """All keys of all actions, before any widget's own."""
     made = []
-    for action in ACTIONS:
+    for action in actions:
         for key in (*action.keys, *action.empty_prompt):
             argument = f"'{action.id}', {key in action.empty_prompt}"
             made.append(Binding(key, f"act({argument})", action.title, show=False, priority=True, tooltip=action.help))
     return made
+
+
+def _welcome(keymap: Keymap) -> tuple[tuple[str, str], ...]:
+    return tuple((keymap.first(action), word) for action, word in _WELCOME)
 
 
 class ChatScreen(Screen[None]):
@@ -51,14 +62,16 @@ class ChatScreen(Screen[None]):
     BINDINGS = bindings()
     AUTO_FOCUS = "#prompt"
 
-    def __init__(self, options: ChatOptions, palette: Palette) -> None:
+    def __init__(self, options: ChatOptions, palette: Palette, follower: Follower) -> None:
         super().__init__()
         self._palette = palette
-        self.transcript = Transcript(palette, options.model.model)
+        self._follower = follower
+        self.transcript = Transcript(palette, options.model.model, _welcome(follower.keymap))
         self.prompt = Prompt("Write a message")
         self.status = StatusLine()
         self.stage = Stage(self, self.transcript, self.prompt, self.status)
         self.session = Session(options, self.stage)
+        self._shelf = Shelf(self)
         self._pressed = -_TWICE  # when ctrl+c was last pressed
 
     # ------------------------------------------------------------------------------------------------ screen
@@ -74,25 +87,38 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         """The engine starts once the screen has been painted."""
         self.stage.attach(self.session)
+        self.use_keys(self._follower.keymap)
+        self.stage.standing = self._follower.card()
+        if self.stage.standing is not None:
+            self.stage.complain(self.stage.standing)
+        self.set_interval(PERIOD, lambda: self._follower.check(self))
         self.call_after_refresh(self._set_off)
 
     def _set_off(self) -> None:
-        self.stage.spawn(self.session.bring_up())
+        self.stage.spawn(self.session.begin())
         self.stage.spawn(_warm_up())
 
     def on_resize(self, event: Resize) -> None:
         """Keep everything in one centred column."""
-        sides = side_space(event.size.width)
+        self.fit(event.size.width)
+
+    def fit(self, width: int) -> None:
+        """Centre the column in a window of so many cells."""
+        sides = side_space(width, self._follower.settings.config.look.width)
         self.transcript.styles.padding = Spacing(1, sides - 1, 0, sides)  # its scrollbar takes a cell
         self.query_one("#prompt-row").styles.padding = Spacing(0, sides, 0, sides)
         self.status.styles.padding = Spacing(0, sides + 1, 0, sides + 1)
 
     def on_key(self, event: Key) -> None:
-        """Whoever types while a reply has the focus means the prompt."""
-        if event.key in _MESSAGE_KEYS or self.focused is self.prompt:
+        """Letters act on a reply that has the focus; whoever types anything else means the prompt."""
+        if self.focused is self.prompt:
             return
         if event.is_printable and event.character:
             event.stop()
+            action = None if "+" in event.key else self.keymap.letters().get(event.character)
+            if action is not None and self.focused is not None:
+                action.run(self, "")
+                return
             self.prompt.focus()
             self.prompt.insert(event.character)
 
@@ -127,6 +153,18 @@ class ChatScreen(Screen[None]):
         if action == "act" and parameters[1:] == (True,):
             return not self.prompt.text
         return super().check_action(action, parameters)
+
+    @property
+    def keymap(self) -> Keymap:
+        """The keys that hold."""
+        return self._follower.keymap
+
+    def use_keys(self, keymap: Keymap) -> None:
+        """Bind these keys and show them wherever keys are shown."""
+        rebind(self, bindings(keymap.actions))
+        self.status.keymap = keymap
+        self.status.refresh()
+        self.transcript.keys = _welcome(keymap)
 
     def pick(self, action: str) -> None:
         """Run an action from the palette; one with an argument is begun in the prompt."""
@@ -181,7 +219,9 @@ class ChatScreen(Screen[None]):
         """Switch to a drafter by name, or list them."""
         names = ", ".join(self.session.drafters())
         if not name:
-            self.stage.tell(f"Drafter: {self.session.drafter.name}. Usable here: {names}.")
+            reply = self.session.chat.last_reply()
+            why = f" Last choice: {one_line(reply.meter.why)}." if reply is not None and reply.meter.why else ""
+            self.stage.tell(f"Drafter: {self.session.drafter.name}. Usable here: {names}.{why}")
         elif not self.session.choose_drafter("none" if name == "off" else name):
             self.stage.tell(f"There is no drafter {name}. Usable here: {names}.")
 
@@ -193,9 +233,17 @@ class ChatScreen(Screen[None]):
         """Marks on or off."""
         modes = list(Marks)
         mode = modes[(modes.index(self._palette.mode) + 1) % len(modes)]
+        self.show_marks(mode)
+        words = "Marks off" if mode is Marks.OFF else "Marks: accepted drafts"
+        self._flash_choice(words, self._follower.chosen(self, "look.marks", mode.value))
+
+    def show_marks(self, mode: Marks) -> None:
+        """Mark this from now on, in the whole transcript."""
         self._palette.show(mode)
         self.repaint_marks()
-        self.stage.flash("Marks off" if mode is Marks.OFF else "Marks: accepted drafts")
+
+    def _flash_choice(self, words: str, note: str) -> None:
+        self.stage.flash(f"{words} ({note})" if note else words)
 
     def fold_thought(self) -> None:
         """Fold or unfold the thought of the focused or the last reply that has one."""
@@ -239,6 +287,26 @@ class ChatScreen(Screen[None]):
         self.prompt.focus()
         self.stage.status_changed()
 
+    def show_chats(self) -> None:
+        """Choose one of the chats so far."""
+        self._shelf.show()
+
+    def rename_chat(self, title: str) -> None:
+        """Give the chat another title."""
+        self._shelf.rename(title)
+
+    def export_chat(self, words: str) -> None:
+        """Write the chat to a file, by name or format."""
+        self._shelf.export(words)
+
+    def delete_chat(self) -> None:
+        """Delete the chat."""
+        self._shelf.delete()
+
+    def undo(self) -> None:
+        """Bring back what was deleted last."""
+        self._shelf.undo()
+
     def copy_reply(self) -> None:
         """Copy the focused or the last reply."""
         focused = self.focused
@@ -257,7 +325,7 @@ class ChatScreen(Screen[None]):
         """Open the help screen."""
         from outrider.app.chat.help import HelpScreen
 
-        self.app.push_screen(HelpScreen())
+        self.app.push_screen(HelpScreen(self.keymap.actions))
 
     def scroll(self, where: str) -> None:
         """Scroll the transcript: `up`, `down`, `home` or `end`."""
@@ -291,9 +359,38 @@ class ChatScreen(Screen[None]):
         defaults = self.session.loaded.sampling if self.session.loaded else None
         self.stage.tell(describe(changed, defaults))
 
-    def toggle_theme(self) -> None:
-        """Dark or light."""
-        self.app.theme = LIGHT.name if self.app.current_theme.dark else DARK.name
+    def change_theme(self, name: str) -> None:
+        """Another theme by name; none means dark or light."""
+        themes = FIELDS["look.theme"].choices
+        chosen = name or ("light" if self.app.current_theme.dark else "dark")
+        if chosen not in themes:
+            self.stage.tell(f"There is no theme {name}. {nearest(name, themes)} Themes: {', '.join(themes)}.")
+            return
+        self.app.theme = theme_of(chosen)
+        self._flash_choice(f"Theme: {chosen}", self._follower.chosen(self, "look.theme", chosen))
+
+    def change_persona(self, name: str) -> None:
+        """Take on a persona of the settings, or list them."""
+        self._follower.persona(self, name)
+
+    def go_to_message(self, by: int) -> None:
+        """Focus the reply `by` places further; behind the last one comes the prompt."""
+        replies = list(self.transcript.query(".reply"))
+        at = replies.index(self.focused) if self.focused in replies else len(replies)
+        if 0 <= at + by < len(replies):
+            replies[at + by].focus()
+        elif at + by >= len(replies):
+            self.prompt.focus()
+
+    def write(self) -> None:
+        """Back to the prompt."""
+        self.prompt.focus()
+
+    def show_leader(self) -> None:
+        """Show what single letters do, and do it."""
+        from outrider.app.chat.leader import LeaderScreen
+
+        self.app.push_screen(LeaderScreen(self.keymap.actions), lambda chosen: self.pick(chosen) if chosen else None)
 
     def quit(self) -> None:
         """Leave."""

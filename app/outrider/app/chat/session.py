@@ -19,11 +19,17 @@ import msgspec
 from outrider.app.chat import ChatOptions
 from outrider.app.chat.talk import Chat, End, Reply, Turn
 from outrider.app.client import EngineClient, EngineDied, EngineError
+from outrider.app.store.diary import Diary
+from outrider.app.store.keeper import Keeper
+from outrider.app.store.problems import StoreError
+from outrider.app.store.records import Settings
+from outrider.app.store.replies import chat_of
 from outrider.core import protocol
 from outrider.core.protocol import DrafterChoice
 
 _DEAF = 3.0  # seconds after a stop without an answer, after which a second stop ends the engine
 _RESTARTS = 3  # in a row without a finished reply; then the user decides
+_RECALLED = 200  # messages of earlier chats that the prompt knows
 
 
 class State(Enum):
@@ -74,6 +80,14 @@ class View(Protocol):
         """A reply is complete, stopped or interrupted; a refused turn has `failed` set."""
         ...
 
+    async def chat_opened(self, chat: Chat, typed: str) -> None:
+        """A chat from the store takes the place of the one that was shown; `typed` was never sent."""
+        ...
+
+    def recall(self, prompts: list[str]) -> None:
+        """What the user wrote in earlier chats, oldest first."""
+        ...
+
     def tell(self, text: str) -> None:
         """A line for the transcript."""
         ...
@@ -107,6 +121,61 @@ class Session:
         self._resting = options.drafter if options.drafter.name != "none" else DrafterChoice()
         self._restarts = 0
         self._stopped_at = 0.0
+        self._settled = False  # which chat it is
+        self.keeper = Keeper(self._on_trouble, private=options.private)
+        self.diary = Diary(self.keeper)
+
+    # ------------------------------------------------------------------------------------------------ the store
+
+    async def begin(self) -> None:
+        """Open the store and the chat that was asked for, then bring the engine up."""
+        self.keeper.start()
+        self.view.spawn(self.keeper.watch())
+        if self.options.resume:
+            await self.open_chat(self.options.resume, system=self.options.system)
+        self._settled = True
+        for turn in self.queue:  # typed meanwhile
+            self.diary.queued(self.chat, turn, self.settings())
+        self.view.spawn(self._recall())
+        await self.bring_up()
+
+    async def _recall(self) -> None:
+        try:
+            self.view.recall(await self.keeper.ask(lambda store: store.prompts(_RECALLED)))
+        except StoreError as error:
+            self._on_trouble(error)
+
+    async def open_chat(self, name: str, *, system: str | None = None) -> bool:
+        """Go on with a chat from the store, `system` in place of its own prompt. False if it cannot be read."""
+        try:
+            whole = await self.keeper.ask(lambda store: store.load(name))
+            waiting = await self.keeper.ask(lambda store: store.waiting(name))
+            chat = chat_of(whole)
+        except StoreError as error:
+            self.view.complain(Problem("The chat could not be opened", error.message, error.hint))
+            return False
+        if self._settled:
+            self.leave_chat()
+            self.sampling, self.think = whole.chat.settings.sampling, whole.chat.settings.think
+        chat.system = system or chat.system
+        chat.waiting = [node for node, _ in waiting]
+        self.chat = chat
+        self.keeper.do(lambda store: store.hold(name))
+        await self.view.chat_opened(chat, "\n\n".join(text for _, text in waiting))
+        return True
+
+    def settings(self) -> Settings:
+        """What the chat is held with now."""
+        return Settings(
+            model=self.options.model,
+            drafter=self.drafter,
+            sampling=msgspec.structs.replace(self.sampling),
+            rule=self.options.rule,
+            think=self.think,
+        )
+
+    def _on_trouble(self, error: StoreError) -> None:
+        self.view.complain(Problem("Chats are not saved", error.message, error.hint))
 
     # ------------------------------------------------------------------------------------------------ the engine
 
@@ -162,7 +231,8 @@ class Session:
         self.view.status_changed()
 
     async def close(self) -> None:
-        """End the engine process."""
+        """Save what is left and end the engine process."""
+        await self.keeper.close()
         await self.client.close(patience=1.0)
 
     # ------------------------------------------------------------------------------------------------ turns
@@ -171,6 +241,8 @@ class Session:
         """Queue a message; it goes out as soon as the engine is free."""
         turn = Turn(text)
         self.queue.append(turn)
+        if self._settled:
+            self.diary.queued(self.chat, turn, self.settings())
         if self.state is State.READY:
             self.view.spawn(self._pump())
         elif self.state in (State.DIED, State.FAILED):
@@ -180,7 +252,12 @@ class Session:
 
     def recall(self) -> Turn | None:
         """Take the newest waiting message back."""
-        return self.queue.pop() if self.queue else None
+        if not self.queue:
+            return None
+        turn = self.queue.pop()
+        if turn.node:
+            self.diary.recalled(self.chat, turn)
+        return turn
 
     def stop(self) -> bool:
         """Stop the running reply; it keeps its text. False if none runs."""
@@ -197,18 +274,25 @@ class Session:
 
     def new_chat(self) -> None:
         """Forget the turns, keep system prompt, drafter and settings."""
-        self.queue.clear()
-        self.stop()
+        self.leave_chat()
         self.chat = Chat(self.chat.system)
+
+    def leave_chat(self) -> None:
+        """Stop its reply and take back what waits."""
+        while self.recall():
+            pass
+        self.stop()
 
     async def _pump(self) -> None:
         while self.queue and self.state is State.READY:
             await self._answer(self.queue.popleft())
 
     async def _answer(self, turn: Turn) -> None:
-        self.chat.turns.append(turn)
+        chat = self.chat
+        chat.turns.append(turn)
         self.current = turn
         turn.reply = Reply()
+        self.diary.sent(chat, turn, self.settings())
         self._enter(State.THINKING)
         self.view.turn_sent(turn)
         request = protocol.Generate(
@@ -228,9 +312,11 @@ class Session:
                     self._on_answer(turn, turn.reply, event)
         except EngineDied:
             turn.reply.interrupt()
+            self.diary.interrupted(chat, turn)
         except EngineError as error:
             turn.reply.interrupt()
             turn.failed = not turn.reply.begun
+            self.diary.interrupted(chat, turn)
             self.view.complain(
                 Problem("The engine refused" if error.usage else "That failed", error.message, error.hint)
             )
@@ -244,6 +330,7 @@ class Session:
     def _on_answer(self, turn: Turn, reply: Reply, event: protocol.Event) -> None:
         if isinstance(event, protocol.Step):
             reply.take(event)
+            self.diary.grew(turn, event)
             if self.state is State.THINKING:
                 self.progress = None
                 if not (event.tokens and event.tokens[-1].thinking):
@@ -254,6 +341,7 @@ class Session:
             self.view.status_changed()
         elif isinstance(event, protocol.Done):
             reply.finish(event.finish, event.report)
+            self.diary.finished(turn, event.finish, event.report)
         elif isinstance(event, protocol.Notice):
             self.view.tell(event.text)
 

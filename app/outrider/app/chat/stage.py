@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from outrider.app.chat.frames import Frames
 from outrider.app.chat.session import Problem, Session
 from outrider.app.chat.status import StatusLine, chips
-from outrider.app.chat.talk import End, Turn
+from outrider.app.chat.talk import Chat, End, Turn
 from outrider.app.chat.transcript import Card, Note, Transcript
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Stage:
         self._tidy = False
         self._painted_at = 0.0
         self._taught = False  # how to see a thought again
+        self.standing: Problem | None = None  # told again under every chat that is opened
 
     def attach(self, session: Session) -> None:
         """Begin to paint for this session."""
@@ -88,6 +89,20 @@ class Stage:
                 self._prompt.put(turn.text)
         self.frames.wake()
 
+    async def chat_opened(self, chat: Chat, typed: str) -> None:
+        """Show it from its end."""
+        self.forget()
+        self.live.update(await self._transcript.show(chat.turns, self.session.queue if self.session else ()))
+        if typed and not self._prompt.text:
+            self._prompt.put(typed)
+        if self.standing is not None:
+            self.complain(self.standing)
+        self.frames.wake()
+
+    def recall(self, prompts: list[str]) -> None:
+        """The prompt's up key knows them."""
+        self._prompt.remember(prompts)
+
     def tell(self, text: str) -> None:
         """Append a note."""
         self._transcript.add(Note(text))
@@ -114,6 +129,7 @@ class Stage:
         if self._tidy:
             self._tidy = False
             await self._transcript.tidy()
+            await self._transcript.show_earlier()
         unseen = not self._transcript.sees_end() and monotonic() - self._painted_at < _UNSEEN
         for turn, view in list(self.live.items()):
             if unseen and turn.reply is not None and turn.reply.end is End.NOT_YET:
@@ -129,7 +145,7 @@ class Stage:
         """Say once how to see a thought that has just folded."""
         if not self._taught and view.thought is not None and view.thought.folded:
             self._taught = True
-            self.flash("ctrl+l shows what the model thought")
+            self.flash(f"{self._status.keymap.first('thought')} shows what the model thought")
 
     async def _painted(self) -> None:
         done = asyncio.Event()

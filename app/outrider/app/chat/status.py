@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from textual.content import Content
 from textual.widget import Widget
 
-from outrider.app.chat.actions import ACTIONS
 from outrider.app.chat.clean import harmless
-from outrider.app.chat.meter import mean_per_pass, size, speed
+from outrider.app.chat.keymap import Keymap, build, short
+from outrider.app.chat.meter import brief, main_drafter, mean_per_pass, size, speed
 from outrider.app.chat.session import BUSY, Session, State
 from outrider.core.protocol import Progress
 
@@ -49,14 +49,15 @@ def state_words(session: Session) -> str:
 
 
 def drafter_words(session: Session) -> str:
-    """Who drafts right now, and `parked` where the engine finds plain passes faster."""
+    """Who drafts right now; `parked` where plain passes are faster, `not riding` where who was asked for does not draft."""
     chosen = session.drafter.name
     if chosen == "none":
         return "drafting off"
     reply = session.current.reply if session.current else session.chat.last_reply()
     parked = reply is not None and reply.meter.parked
     if chosen != "auto":
-        return f"{chosen} (parked)" if parked and session.current else chosen
+        idle = parked or (reply is not None and reply.report is not None and main_drafter(reply.report) == "none")
+        return f"{chosen} (not riding)" if idle else chosen
     if reply is None or not reply.meter.drafter:
         return "auto"
     return "auto: parked" if parked else f"auto: {reply.meter.drafter}"
@@ -82,6 +83,12 @@ def figures(session: Session) -> list[Chip]:
     return chips
 
 
+def reasons(session: Session) -> list[Chip]:
+    """Why the engine drafts as it does, while it answers; the model's name makes room for it."""
+    why = session.current.reply.meter.why if session.current and session.current.reply else ""
+    return [Chip(one_line(brief(why)), 0, "$text-muted")] if why else []
+
+
 def chips(session: Session) -> list[Chip]:
     """Everything the line says, from left to right."""
     state = session.state
@@ -96,23 +103,23 @@ def chips(session: Session) -> list[Chip]:
     model = one_line(model if len(model) <= 40 else "…" + model[-39:])
     lossy = [Chip("lossy", 8, "bold $text-warning")] if session.options.rule == "typical" else []
     waiting = [Chip(f"{len(session.queue)} waiting", 5)] if session.queue and state in BUSY else []
+    why = reasons(session)
     return [
         Chip(one_line(state_words(session)), 9, style),
-        Chip(model, 1, "bold"),
+        *([] if why else [Chip(model, 1, "bold")]),
         *lossy,
         Chip(one_line(drafter_words(session)), 6),
         *figures(session),
         *waiting,
+        *why,
     ]
 
 
-def hints() -> list[tuple[str, str]]:
+def hints(keymap: Keymap) -> list[tuple[str, str]]:
     """Keys for the right end, the most useful first."""
-    order = ("f1", "f2", "f3", "f4", "ctrl+p")
-    found = {action.keys[0]: action.footer for action in ACTIONS if action.footer}
-    return [
-        (key.upper() if key.startswith("f") else key.replace("ctrl+", "^"), found[key]) for key in order if key in found
-    ]
+    order = ("help", "next_drafter", "drafting", "marks", "palette")
+    found = {action.id: (short(action.keys[0]), action.footer) for action in keymap.actions if action.keys}
+    return [found[name] for name in order if name in found]
 
 
 class StatusLine(Widget):
@@ -122,6 +129,7 @@ class StatusLine(Widget):
         super().__init__(id="status")
         self._chips: list[Chip] = []
         self._flash = ""
+        self.keymap = build("default", {})
 
     def show(self, line: list[Chip]) -> None:
         """Draw these chips."""
@@ -152,7 +160,7 @@ class StatusLine(Widget):
         left = _fitting(self._chips, width)
         keys: list[str | tuple[str, str]] = []
         room = width - left.cell_length - 3
-        for key, word in hints():
+        for key, word in hints(self.keymap):
             need = len(key) + len(word) + 3
             if need > room:
                 break

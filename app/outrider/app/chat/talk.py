@@ -8,6 +8,7 @@ from enum import Enum
 
 from outrider.app.chat.marks import Runs
 from outrider.app.chat.meter import Meter
+from outrider.app.render import duration
 from outrider.core.protocol import Finish, Kind, Message, Report, Step
 
 
@@ -97,6 +98,15 @@ class Thought(Strand):
         self.accepted += step.accepted
 
 
+def figures(thought: Thought) -> str:
+    """`12 s, 340 tokens, 78% accepted`."""
+    time = f"{thought.seconds:.1f} s" if thought.seconds < 9.95 else duration(thought.seconds)
+    parts = [time, f"{thought.tokens:,} token{'s' if thought.tokens != 1 else ''}"]
+    if thought.proposed:
+        parts.append(f"{100 * thought.accepted / thought.proposed:.0f}% accepted")
+    return ", ".join(parts)
+
+
 class Reply:
     """One answer of the model and the thought before it, with figures."""
 
@@ -106,6 +116,7 @@ class Reply:
         self.end = End.NOT_YET
         self.report: Report | None = None
         self.drafters: list[str] = []  # in order of appearance
+        self.node = ""  # its name in the store
 
     @property
     def text(self) -> str:
@@ -146,6 +157,7 @@ class Turn:
     text: str
     reply: Reply | None = None
     failed: bool = False  # refused before a word was written: not part of the chat
+    node: str = ""  # its name in the store
 
 
 @dataclass(eq=False, slots=True)
@@ -154,12 +166,14 @@ class Chat:
 
     system: str | None = None
     turns: list[Turn] = field(default_factory=list)
+    id: str = ""  # its name in the store, empty until something is said
+    waiting: list[str] = field(default_factory=list)  # messages in the store that were never sent and are typed again
 
     def messages(self) -> list[Message]:
         """What the engine is sent: kept text of stopped replies and all thoughts included, roles strictly alternating."""
         messages = [Message("system", self.system)] if self.system else []
         for said in self._said():
-            if messages and messages[-1].role == said.role == "user":
+            if messages and messages[-1].role == said.role:
                 messages[-1] = Message(said.role, messages[-1].content + "\n\n" + said.content)
             else:
                 messages.append(said)
@@ -172,10 +186,19 @@ class Chat:
                 return turn.reply
         return None
 
+    def last_node(self, before: Turn | None = None) -> str | None:
+        """Name in the store of what stands above the turn `before`, or above the next one."""
+        turns = self.turns[: self.turns.index(before)] if before in self.turns else self.turns
+        for turn in reversed(turns):
+            if not turn.failed:
+                return (turn.reply.node if turn.reply else "") or turn.node or None
+        return None
+
     def _said(self) -> Iterator[Message]:
         for turn in self.turns:
             if turn.failed:
                 continue
-            yield Message("user", turn.text)
+            if turn.text:  # a chat from elsewhere may begin with an answer
+                yield Message("user", turn.text)
             if turn.reply is not None and turn.reply.text:  # a thought alone was never said
                 yield Message("assistant", turn.reply.text, turn.reply.thought.text)

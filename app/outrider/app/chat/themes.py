@@ -1,4 +1,4 @@
-"""The two themes of the chat, from colours that stay apart under the common kinds of colour blindness."""
+"""The themes of the chat, from colours that stay apart under the common kinds of colour blindness."""
 
 from __future__ import annotations
 
@@ -34,9 +34,30 @@ LIGHT = Theme(
     panel="#E9E6DF",
     dark=False,
 )
+CONTRAST = Theme(
+    name="outrider-contrast",
+    primary="#7CD4FF",
+    secondary="#5EEBC0",
+    accent="#FFB3E0",
+    warning="#FFC04D",
+    error="#FF9E66",
+    success="#5EEBC0",
+    foreground="#FFFFFF",
+    background="#000000",
+    surface="#000000",
+    panel="#1C1C1C",
+    dark=True,
+)
 
 
 def first_theme() -> str:
     """Light if the terminal says that its background is light, else dark."""
     ground = os.environ.get("COLORFGBG", "").rpartition(";")[2]
     return LIGHT.name if ground in ("7", "15") else DARK.name
+
+
+def theme_of(setting: str) -> str:
+    """The name of the theme that a setting asks for."""
+    return {"auto": first_theme(), "dark": DARK.name, "light": LIGHT.name, "contrast": CONTRAST.name}.get(
+        setting, setting
+    )

@@ -9,17 +9,8 @@ from textual.widgets import Static
 
 from outrider.app.chat.flow import Flow
 from outrider.app.chat.palette import Palette
-from outrider.app.chat.talk import Thought
+from outrider.app.chat.talk import Thought, figures
 from outrider.app.render import duration
-
-
-def figures(thought: Thought) -> str:
-    """`12 s, 340 tokens, 78% accepted`."""
-    time = f"{thought.seconds:.1f} s" if thought.seconds < 9.95 else duration(thought.seconds)
-    parts = [time, f"{thought.tokens:,} token{'s' if thought.tokens != 1 else ''}"]
-    if thought.proposed:
-        parts.append(f"{100 * thought.accepted / thought.proposed:.0f}% accepted")
-    return ", ".join(parts)
 
 
 class FoldLine(Static):

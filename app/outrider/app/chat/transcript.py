@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from textual.containers import VerticalScroll
@@ -19,14 +20,16 @@ if TYPE_CHECKING:
     from outrider.app.chat.reply import ReplyView
 
 _SHOWN, _SHOWN_LINES = 2000, 24  # characters and lines of a message of the user
+_PAGE = 20  # turns of an opened chat that are shown at once
 _NEAR = 2  # heights of the window within which replies are kept rendered
 COLUMN = 100  # cells of text at most
+Keys = tuple[tuple[str, str], ...]
 _EXAMPLE = "Explain how a rainbow forms, as a short list."
 
 
-def side_space(width: int) -> int:
-    """Free cells on each side of the text column."""
-    return max(1, (width - COLUMN) // 2)
+def side_space(width: int, column: int = COLUMN) -> int:
+    """Free cells on each side of the text column; `column` 0 takes all."""
+    return max(1, (width - (column or width)) // 2)
 
 
 def shortened(text: str) -> str:
@@ -43,6 +46,28 @@ class UserMessage(Static):
     def __init__(self, turn: Turn) -> None:
         super().__init__(harmless(shortened(turn.text)), markup=False, classes="user")
         self.turn = turn
+
+
+class Earlier(Static):
+    """Stands for the turns of an opened chat that are not shown yet."""
+
+    def __init__(self, turns: list[Turn]) -> None:
+        super().__init__("", markup=False, classes="note")
+        self._turns = turns
+
+    def on_mount(self) -> None:
+        """Say how many."""
+        self._count()
+
+    def take(self) -> list[Turn]:
+        """The newest of them, to be shown."""
+        page, self._turns = self._turns[-_PAGE:], self._turns[:-_PAGE]
+        self._count()
+        return page
+
+    def _count(self) -> None:
+        self.display = bool(self._turns)
+        self.update(f"{len(self._turns)} earlier messages; scroll up to see them")
 
 
 class Note(Static):
@@ -67,7 +92,8 @@ class Card(Static):
 class Welcome(Static):
     """The first screen, gone with the first message."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, keys: Keys) -> None:
+        self._known = (("enter", "send"), *keys)
         super().__init__(self._words(model), markup=False, classes="welcome")
 
     def introduce(self, model: str) -> None:
@@ -89,9 +115,8 @@ class Welcome(Static):
         )
 
     def _keys(self) -> list[str | tuple[str, str]]:
-        keys = (("enter", "send"), ("F2", "next drafter"), ("F1", "help"))
         parts: list[str | tuple[str, str]] = []
-        for key, word in keys:
+        for key, word in self._known:
             parts += [(key, "bold"), f" {word}    "]
         return parts
 
@@ -99,9 +124,11 @@ class Welcome(Static):
 class Transcript(VerticalScroll, can_focus=False):
     """All messages; stays at the end until the user scrolls up, and again once back there."""
 
-    def __init__(self, palette: Palette, model: str) -> None:
-        super().__init__(Welcome(model))
+    def __init__(self, palette: Palette, model: str, keys: Keys) -> None:
+        super().__init__(Welcome(model, keys))
         self._palette = palette
+        self.keys = keys
+        """What the first screen tells of: keys, each with what it does."""
 
     class Scrolled(Message):
         """Another part of the transcript is seen."""
@@ -163,6 +190,46 @@ class Transcript(VerticalScroll, can_focus=False):
             self.mount(view, after=message)
         return view
 
+    async def show(self, turns: list[Turn], waiting: Collection[Turn]) -> dict[Turn, ReplyView]:
+        """Show a chat from the store above what waits, its last turns at once; returns views to be painted."""
+        kept = [widget for widget in self.query_children(UserMessage) if widget.turn in waiting]
+        await self.remove_children([widget for widget in self.query_children() if widget not in kept])
+        earlier = Earlier(turns)
+        page = earlier.take()
+        widgets, views = self._views(page)
+        await self.mount_all([earlier, *widgets], before=kept[0] if kept else None)
+        self.anchor()
+        return views
+
+    async def show_earlier(self) -> None:
+        """Near the top of an opened chat, show more of it; what is seen stays where it is."""
+        if self.scroll_y >= self.size.height or self.max_scroll_y <= 0:
+            return
+        for earlier in self.query_children(Earlier):
+            widgets, views = self._views(earlier.take())
+            if widgets:
+                below = self.max_scroll_y - self.scroll_y
+                await self.mount_all(widgets, after=earlier)
+                for view in views.values():
+                    await view.paint()
+                self.call_after_refresh(self._keep_below, below)
+
+    def _keep_below(self, lines: float) -> None:
+        self.scroll_to(y=self.max_scroll_y - lines, animate=False)
+
+    def _views(self, turns: list[Turn]) -> tuple[list[Widget], dict[Turn, ReplyView]]:
+        from outrider.app.chat.reply import ReplyView
+
+        widgets: list[Widget] = []
+        views: dict[Turn, ReplyView] = {}
+        for turn in turns:
+            if turn.text:
+                widgets.append(UserMessage(turn))
+            if turn.reply is not None:
+                views[turn] = ReplyView(turn.reply, self._palette)
+                widgets.append(views[turn])
+        return widgets, views
+
     def message_of(self, turn: Turn) -> UserMessage | None:
         """The widget that shows a turn's text."""
         return next((widget for widget in self.query_children(UserMessage) if widget.turn is turn), None)
@@ -170,5 +237,5 @@ class Transcript(VerticalScroll, can_focus=False):
     def clear(self, model: str) -> None:
         """Begin again."""
         self.remove_children()
-        self.mount(Welcome(model))
+        self.mount(Welcome(model, self.keys))
         self.anchor()

@@ -32,8 +32,8 @@ _HEAD = ("NAME", "FIT", "USABLE", "MEMORY", "WEIGHTS")
 
 def table(rows: Sequence[DrafterRow], width: int | None = None) -> str:
     """One line for each drafter; within `width` columns the reasons go below, if they do not fit beside."""
-    reasons = [render.printable(row.reason).replace("\n", " ") for row in rows]
-    text = render.table((*_HEAD, "WHY"), [(*_cells(row), row.reason) for row in rows], right=(3,))
+    reasons = [render.printable(_why(row)).replace("\n", " ") for row in rows]
+    text = render.table((*_HEAD, "WHY"), [(*_cells(row), _why(row)) for row in rows], right=(3,))
     if width is None or max(render.cells(line) for line in text.split("\n")) <= width:
         return text
     head, *lines = render.table(_HEAD, map(_cells, rows), right=(3,)).split("\n")
@@ -42,6 +42,11 @@ def table(rows: Sequence[DrafterRow], width: int | None = None) -> str:
         for reason in reasons
     ]
     return "\n".join([head, *(f"{line}\n{reason}" for line, reason in zip(lines, folded, strict=True))])
+
+
+def _why(row: DrafterRow) -> str:
+    """The method's own words, and what was measured."""
+    return f"{row.reason}; measured here: {row.choice}" if row.choice else row.reason
 
 
 def _cells(row: DrafterRow) -> tuple[str, ...]:
@@ -68,6 +73,8 @@ def shown(row: DrafterRow, model: str) -> str:
         ("from", f"{row.distribution} {row.version}".strip()),
         ("probabilities", "honoured" if row.trusted else "not honoured: from outside"),
     ]
+    if row.choice:
+        facts.append(("measured here", row.choice))
     parts = [render.pairs(facts)]
     if any(one.repo for one in row.known):
         parts.append(published([row]))

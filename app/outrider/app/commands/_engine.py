@@ -29,11 +29,13 @@ class Session:
         self.progress = ProgressLine()
         self.stopped = 0
         """The signal that came, 0 if none."""
+        self.patience = _PATIENCE
+        """Seconds that a cancelled request has to come to its end."""
         self._answering: int | None = None
 
-    def cancel_first(self, request: int) -> None:
+    def cancel_first(self, request: int, patience: float = _PATIENCE) -> None:
         """From now on a first Ctrl-C cancels this request, so that its last event still comes."""
-        self._answering = request
+        self._answering, self.patience = request, patience
 
     def wind_up(self) -> bool:
         """Cancel the request that was named by `cancel_first`; whether there was one."""
@@ -88,7 +90,7 @@ async def _run(session: Session, work: Callable[[Session], Awaitable[T]]) -> T:
             os._exit(128 + number)
         session.stopped = number
         if number == signal.SIGINT and session.wind_up():
-            loop.call_later(_PATIENCE, task.cancel)
+            loop.call_later(session.patience, task.cancel)
         else:
             task.cancel()
 

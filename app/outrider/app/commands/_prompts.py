@@ -10,6 +10,20 @@ import msgspec
 from outrider.app import render
 from outrider.core.protocol import BenchPrompt
 
+EXAMPLE = '{"id": "hello", "category": "chat", "turns": ["Hello!", "And now in French."]}'
+
+
+class _Line(msgspec.Struct):
+    """One line of a file: ours, or one of MT-bench, Spec-Bench and their kin. What else stands there is left aside."""
+
+    id: str | int | None = None
+    question_id: str | int | None = None
+    task_id: str | int | None = None
+    category: str = ""
+    turns: list[str] | None = None
+    prompt: str | None = None
+    source: str = ""
+
 
 def read(path: str | None = None) -> list[BenchPrompt]:
     """One JSON object a line; without `path` the bundled ones. Raises WrongUsage, which names the line."""
@@ -18,21 +32,37 @@ def read(path: str | None = None) -> list[BenchPrompt]:
         data = Path(path).read_bytes() if path else (files("outrider.assets") / "bench_prompts.jsonl").read_bytes()
     except OSError as error:
         raise render.WrongUsage(f"--prompts {name} cannot be read: {error.strerror}.", "Name a .jsonl file.") from error
-    found = []
-    for number, line in enumerate(data.splitlines(), 1):
+    found: dict[str, tuple[int, BenchPrompt]] = {}
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
         if not line.strip():
             continue
-        try:
-            prompt = msgspec.json.decode(line, type=BenchPrompt)
-        except msgspec.MsgspecError as error:
+        prompt = _prompt(line, number, name)
+        if prompt.id in found:
             raise render.WrongUsage(
-                f"Line {number} of {name} is no prompt: {error}.",
-                "`outrider bench --help` shows what a line looks like.",
-            ) from error
-        if not prompt.turns or not all(turn.strip() for turn in prompt.turns):
-            raise render.WrongUsage(f"Line {number} of {name} has an empty turn.", "Give every turn some text.")
-        found.append(prompt)
-    return found
+                f"Lines {found[prompt.id][0]} and {number} of {name} have the same id, {prompt.id}.",
+                "Give each an id of its own, or leave ids out.",
+            )
+        found[prompt.id] = number, prompt
+    return [prompt for _, prompt in found.values()]
+
+
+def _prompt(line: bytes, number: int, name: str) -> BenchPrompt:
+    try:
+        told = msgspec.json.decode(line, type=_Line)
+    except msgspec.MsgspecError as error:
+        hint = f"A line looks like this: {EXAMPLE}"
+        if number == 1 and line.lstrip().startswith(b"["):
+            hint = f"It looks like one JSON array; take one object a line instead: {EXAMPLE}"
+        raise render.WrongUsage(f"Line {number} of {name} is no prompt: {error}.", hint) from error
+    turns = told.turns if told.turns is not None else [told.prompt] if told.prompt is not None else None
+    if turns is None:
+        raise render.WrongUsage(
+            f"Line {number} of {name} has neither `turns` nor `prompt`.", f"A line looks like this: {EXAMPLE}"
+        )
+    if not turns or not all(turn.strip() for turn in turns):
+        raise render.WrongUsage(f"Line {number} of {name} has an empty turn.", "Give every turn some text.")
+    names = (one for one in (told.id, told.question_id, told.task_id) if one is not None)
+    return BenchPrompt(str(next(names, f"line {number}")), told.category or "prompts", turns, told.source)
 
 
 def choose(prompts: list[BenchPrompt], categories: list[str], limit: int | None) -> list[BenchPrompt]:

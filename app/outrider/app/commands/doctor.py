@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.app import plugins, render
+from outrider.app.config import Asked
+from outrider.app.config.read import config_file
 from outrider.core import paths, protocol
 from outrider.core.protocol import Finding
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session
 
+_MEND = "outrider config edit"
 _KITTY_KEYS = ("kitty", "ghostty", "wezterm", "foot", "iterm", "alacritty")
 
 
@@ -58,6 +61,7 @@ def _app_findings(environ: Mapping[str, str]) -> list[Finding]:
         _folders,
         _installers,
         _plugins,
+        _settings,
     ]
     return [finding for check in checks for finding in check()]
 
@@ -149,6 +153,13 @@ def _plugins() -> list[Finding]:
         owners.setdefault(plugin.drafter, plugin.distribution)
     names = ", ".join(plugin.drafter for plugin in found if plugin.drafter)
     return findings or [Finding("ok", "plugins", names or "none")]
+
+
+def _settings() -> list[Finding]:
+    faults = Asked().settle().faults
+    found = [Finding("problem", "settings", f"{fault.where}: {fault.text}", fault.hint or _MEND) for fault in faults]
+    file = config_file()
+    return found or [Finding("ok", "settings", str(file) if file.exists() else "none; the defaults hold")]
 
 
 def _engine_findings() -> list[Finding]:

@@ -11,7 +11,7 @@ import click
 
 from outrider.app import render
 from outrider.app.commands import _drafters, _prompts
-from outrider.app.options import drafter_option
+from outrider.app.options import configured_model, drafter_option
 from outrider.core import protocol
 
 if TYPE_CHECKING:
@@ -29,7 +29,11 @@ Examples:
   outrider drafters test eagle --drafter-weights ORG/NAME --drafter-option tree=chain"""
 
 _model = click.option(
-    "--model", "-m", default="starter", show_default=True, metavar="M", help="The model that they should fit."
+    "--model",
+    "-m",
+    metavar="M",
+    callback=configured_model,
+    help="The model that they should fit.  [default: that of the settings, else starter]",
 )
 _weights = click.option(
     "--drafter-weights",

@@ -54,9 +54,9 @@ def run(
     """
     if marks and as_json:
         raise render.WrongUsage("--marks and --json exclude each other.", "The marks are in the JSON, under kinds.")
-    if raw and options.system is not None:
+    if raw and options.typed("chat.system"):
         raise render.WrongUsage("--system needs the chat template that --raw leaves out.", "Put it into the prompt.")
-    if raw and think is not None:
+    if raw and options.typed("chat.think"):
         raise render.WrongUsage(
             "--think and --no-think need the chat template that --raw leaves out.", "Leave one of them out."
         )
@@ -64,7 +64,8 @@ def run(
     from outrider.app.commands import _engine
 
     output = _Output(as_json=as_json, stats=stats, marks=marks)
-    _engine.with_engine(partial(_answer, options=options, text=text, raw=raw, think=think, output=output))
+    thinking = None if raw else think
+    _engine.with_engine(partial(_answer, options=options, text=text, raw=raw, think=thinking, output=output))
 
 
 @dataclass(frozen=True, slots=True)

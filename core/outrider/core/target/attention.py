@@ -15,6 +15,7 @@ from . import ops
 from .linear import Linear
 from .norm import Norm
 from .rope import rotate_
+from .rowwise import rowwise
 from .spec import AttentionSpec
 from .state import Room, Rows, State, new_rows
 from .where import Where, fitting
@@ -55,14 +56,23 @@ class Attention:
 
     def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
+        parts = self.project(x)
+        return self.output(self.along(parts, where, state), parts, residual)
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """As `batched.Parted`: [S, heads of all parts, h]."""
+        return (self.mix(x).view(x.shape[0], -1, self.spec.head_dim),)
+
+    def along(self, parts: tuple[Tensor, ...], where: Where, state: State | None) -> Tensor:
+        """As `batched.Parted`: [S, H h]."""
         assert isinstance(state, Rows)
-        spec, rows = self.spec, where.rows
-        mixed = self.mix(x).view(rows, -1, spec.head_dim)  # [S, heads of all parts, h]
-        y = self._fused(mixed, where, state)
-        if y is None:
-            y = self._by_steps(mixed, where, state)  # [S, H h]
-        if spec.gate:
-            y = y * mixed[:, -spec.heads :].reshape(rows, -1).sigmoid()
+        y = self._fused(parts[0], where, state)
+        return self._by_steps(parts[0], where, state) if y is None else y
+
+    def output(self, y: Tensor, parts: tuple[Tensor, ...], residual: Tensor | None) -> Tensor:
+        """As `batched.Parted`."""
+        if self.spec.gate:
+            y = y * rowwise(torch.sigmoid, parts[0][:, -self.spec.heads :].reshape(y.shape[0], -1))
         return self.out(y) if residual is None else self.out.plus(y, residual)
 
     def _fused(self, mixed: Tensor, where: Where, state: Rows) -> Tensor | None:

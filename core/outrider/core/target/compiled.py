@@ -59,6 +59,22 @@ def library(name: str, sources: Sequence[Path]) -> tuple[ctypes.CDLL, str]:
         raise UnbuiltError(f"{folder} cannot be used: {error}; make it writable, or set OUTRIDER_HOME") from error
 
 
+def native() -> tuple[ctypes.CDLL, str]:
+    """The library of everything that Outrider has in C; raises as `library` does."""
+    return library("native", sorted(Path(__file__).parent.glob("native*.[ch]")))
+
+
+def begin(library: ctypes.CDLL, parallel: int) -> bool:
+    """Get that library ready; whether it has matrix units.
+
+    Long work is spread over threads by the GOMP_parallel at an address; 0: that stays as it is.
+    """
+    library.use_threads.argtypes = (ctypes.c_void_p,)
+    if parallel:
+        library.use_threads(parallel)
+    return bool(library.use_tiles())
+
+
 def compiler() -> tuple[list[str], str]:
     """The command of a C compiler, and the first line of what it says of itself. Raises UnbuiltError."""
     if os.name != "posix":

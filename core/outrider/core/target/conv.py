@@ -51,9 +51,23 @@ class ShortConv:
 
     def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
-        assert isinstance(state, Recurrent)
+        parts = self.project(x)
+        return self.output(self.along(parts, where, state), parts, residual)
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """As `batched.Parted`: conv inputs, the gate behind them, both [S, d]."""
         b, c, u = self.mix(x).chunk(3, -1)
-        y, inputs = causal(b * u, state.now[0], self.conv)
+        return b * u, c
+
+    def along(self, parts: tuple[Tensor, ...], where: Where, state: State | None) -> Tensor:
+        """As `batched.Parted`: [S, d], not gated."""
+        assert isinstance(state, Recurrent)
+        y, inputs = causal(parts[0], state.now[0], self.conv)
         keep = self.spec.kernel - 1
         state.passed(where.rows, lambda count: [newest(inputs, count, keep)])
-        return self.out(c * y) if residual is None else self.out.plus(c * y, residual)
+        return y
+
+    def output(self, y: Tensor, parts: tuple[Tensor, ...], residual: Tensor | None) -> Tensor:
+        """As `batched.Parted`."""
+        y = parts[1] * y
+        return self.out(y) if residual is None else self.out.plus(y, residual)

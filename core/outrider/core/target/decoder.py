@@ -5,10 +5,10 @@ Letters: `S` new tokens, `V` vocabulary, `d` width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,10 @@ from .mlp import Experts
 from .norm import Norm
 from .spec import TargetSpec
 from .state import RINGS, SLACK, Cache, Room, State
-from .where import Still, Tables, Tree, Where
+from .where import Fixed, Still, Tables, Tree, Where
+
+if TYPE_CHECKING:
+    from .stack import Stack
 
 
 class Pass(NamedTuple):
@@ -89,8 +92,8 @@ class Block:
     def run(self, x: Tensor, where: Where, state: State | None, spec: TargetSpec) -> Tensor:
         """[S, d] -> [S, d]: both mixers with their residuals; `spec` is that of the decoder the block belongs to."""
         channel = self.channel
-        if where.still and isinstance(channel, Experts):
-            channel = partial(channel, still=True)
+        if (where.still or where.real) and isinstance(channel, Experts):
+            channel = partial(channel, still=where.still, real=where.real)
         if spec.parallel:
             y = _maybe(self.before_mixer, x)
             return channel(y, self.mixer(y, where, state, x))
@@ -103,7 +106,7 @@ class Block:
         y = _maybe(self.before_channel, x)
         if self.beside is not None:
             beside = self.beside
-            routed = beside.experts.routed(beside.before(x), x, still=where.still)
+            routed = beside.experts.routed(beside.before(x), x, still=where.still, real=where.real)
             y = beside.after_dense(channel(y)) + beside.after(routed)
             return x + _maybe(self.after_channel, y)
         if self.after_channel is None and scale == 1.0:
@@ -152,6 +155,7 @@ class Decoder:
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
         self.form = weights.form or Form(self.dtype, self.device)
+        self._known: dict[ops.Fused, Mapping[int, Stack]] = {}
         self._scale = torch.tensor(spec.embed_scale, dtype=self.dtype, device=self.device)  # rounded as weights are
 
     @cached_property
@@ -210,9 +214,9 @@ class Decoder:
 
     @torch.inference_mode()
     def still(
-        self, ids: Tensor, cache: Cache, start: Still, *, states: Sequence[int] = (), tree: Tree | None = None
+        self, ids: Tensor, cache: Cache, start: Still | Fixed, *, states: Sequence[int] = (), tree: Tree | None = None
     ) -> Pass:
-        """As `run`, from a row on that only the device knows."""
+        """As `run`, from a row on that only the device knows, or with fixed shapes."""
         kept: dict[int, Tensor] = {}
         where = Where(start, ids.shape[0], self.weights.tables, self.dtype, self.device, tree)
         x = self._blocks(ids, cache, where, len(self.weights.blocks), (states, kept))
@@ -236,19 +240,37 @@ class Decoder:
         states, kept = keep
         x = self.embed(ids)  # [S, d]
         extra = self.weights.extra(ids, x, len(self.weights.blocks)) if self.weights.extra else None
-        for index, block in enumerate(self.weights.blocks[:count]):
+        stacks, index = self._stacks(x), 0
+        while index < count:
             if index in states:
                 kept[index] = x
-            x = block.run(x, where, cache.states[block.source], self.spec)
-            if block.per_layer is not None and extra is not None:
-                p = block.per_layer
-                y = F.gelu(p.gate(x), approximate="tanh") * extra[:, index]
-                x = x + p.norm(p.project(y))
-            if block.scalar is not None:
-                x = x * block.scalar
+            stack = stacks.get(index)
+            stop = index + 1 if stack is None else min(stack.stop, count)
+            y = None if stack is None else stack.run(x, where, cache, stop, keep)
+            if y is None:
+                y, stop = self._block(index, x, where, cache, extra), index + 1
+            x, index = y, stop
         if count in states:
             kept[count] = x
         return x
+
+    def _block(self, index: int, x: Tensor, where: Where, cache: Cache, extra: Tensor | None) -> Tensor:
+        block = self.weights.blocks[index]
+        x = block.run(x, where, cache.states[block.source], self.spec)
+        if block.per_layer is not None and extra is not None:
+            p = block.per_layer
+            y = F.gelu(p.gate(x), approximate="tanh") * extra[:, index]
+            x = x + p.norm(p.project(y))
+        return x if block.scalar is None else x * block.scalar
+
+    def _stacks(self, x: Tensor) -> Mapping[int, Stack]:
+        """What runs in one go of blocks, by the number of the first."""
+        fast = ops.fused(x)
+        if fast is None:
+            return {}
+        if fast not in self._known:
+            self._known[fast] = fast.stacks(self.weights, self.spec)
+        return self._known[fast]
 
 
 def reads_what_is_there(mixers: Sequence[Mixer], like: Tensor) -> bool:

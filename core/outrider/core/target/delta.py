@@ -21,6 +21,7 @@ from . import ops, scan
 from .conv import causal, newest
 from .linear import Linear
 from .norm import Norm
+from .rowwise import rowwise
 from .scan import by_chunks, chunked, fading
 from .spec import DeltaSpec
 from .state import Count, Recurrent, Room, State
@@ -50,17 +51,26 @@ class DeltaNet:
 
     def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
+        parts = self.project(x)
+        return self.output(self.along(parts, where, state), parts, residual)
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """As `batched.Parted`: conv inputs [S, Q], betas and decays [S, 2 nv], the gate [S, nv dv]."""
+        return self.qkv(x), self.ba(x), self.z(x)
+
+    def along(self, parts: tuple[Tensor, ...], where: Where, state: State | None) -> Tensor:
+        """As `batched.Parted`: [S, nv, dv], not normed."""
         assert isinstance(state, Recurrent)
         s, rows = self.spec, where.rows
         past, memory = state.now
         exact = memory.dtype
-        mixed, inputs = causal(self.qkv(x), past, self.conv)
-        q, k, v = F.silu(mixed).split([s.key_heads * s.key_dim] * 2 + [s.value_heads * s.value_dim], -1)
+        mixed, inputs = causal(parts[0], past, self.conv)
+        q, k, v = rowwise(F.silu, mixed).split([s.key_heads * s.key_dim] * 2 + [s.value_heads * s.value_dim], -1)
         q = _unit(q.view(rows, -1, s.key_dim).to(exact)) * s.key_dim**-0.5
         k = _unit(k.view(rows, -1, s.key_dim).to(exact))  # [S, nk, dk]
         v = v.view(rows, -1, s.value_dim).to(exact)  # [S, nv, dv]
-        b, a = self.ba(x).to(exact).chunk(2, -1)
-        logs = -self.a_log.exp() * F.softplus(a + self.dt_bias)  # [S, nv], of the decay
+        b, a = parts[1].to(exact).chunk(2, -1)
+        logs = -self.a_log.exp() * rowwise(F.softplus, a + self.dt_bias)  # [S, nv], of the decay
         keep = s.kernel - 1
         if rows > state.slack:
             repeat = s.value_heads // s.key_heads
@@ -68,10 +78,15 @@ class DeltaNet:
             y, end = _by_chunks(memory, (q, k, v), b.sigmoid(), logs)
             state.passed(rows, lambda count: [newest(inputs, count, keep), end])
         else:
-            y, then = _few(memory, (q, k, v), b.sigmoid(), logs.exp())
+            y, then = _few(memory, (q, k, v), rowwise(torch.sigmoid, b), logs.exp())
             state.passed(rows, lambda count: [newest(inputs, count, keep), then(count)])
-        y = self.norm(y.to(x.dtype)) * F.silu(self.z(x)).view(rows, -1, s.value_dim)
-        y = y.reshape(rows, -1)
+        return y
+
+    def output(self, y: Tensor, parts: tuple[Tensor, ...], residual: Tensor | None) -> Tensor:
+        """As `batched.Parted`."""
+        gate = parts[2]
+        y = self.norm(y.to(gate.dtype)) * rowwise(F.silu, gate).view(y.shape)
+        y = y.reshape(gate.shape)
         return self.out(y) if residual is None else self.out.plus(y, residual)
 
 

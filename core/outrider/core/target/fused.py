@@ -10,7 +10,8 @@ Letters: `S` rows, `d` width, `I` inner width, `H` query heads, `K` key/value he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,11 @@ from .linear import Linear
 from .mlp import Dense, Ungated
 from .norm import Norm
 from .ops import Heads, Mixture, Place, Sight
-from .spec import Activation, AttentionSpec
+from .spec import Activation, AttentionSpec, TargetSpec
+
+if TYPE_CHECKING:
+    from .decoder import Weights
+    from .stack import Stack
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _WIDEST = 1 << 16  # that one program norms
@@ -91,6 +96,13 @@ class Triton:
     def attend(self, mixed: Tensor, kv: Tensor, heads: Heads, place: Place) -> Tensor:
         """As `ops.Fused`."""
         return flash.attend(mixed, kv, heads, place)
+
+    def stacks(self, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
+        """As `ops.Fused`: none, a captured pass has no Python between its steps."""
+        return {}
+
+    def crowd(self, places: Sequence[Place]) -> None:
+        """As `ops.Fused`: none yet."""
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """As `ops.Fused`."""

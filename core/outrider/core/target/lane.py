@@ -95,11 +95,17 @@ def reach(stop: int, whole: int) -> int:
 
 
 class Lane:
-    """Fixed passes over the states of one conversation; `lines`: none of them ever holds a tree."""
+    """Fixed passes over the states of one conversation; `lines`: none of them ever holds a tree.
 
-    def __init__(self, decoder: Decoder, cache: Cache, capture: Capture, *, lines: bool = False) -> None:
+    `fixed`: all have so many rows and read the whole buffer, for exact mode.
+    """
+
+    def __init__(
+        self, decoder: Decoder, cache: Cache, capture: Capture, *, lines: bool = False, fixed: int = 0
+    ) -> None:
         self.decoder, self.cache, self.capture = decoder, cache, capture
         self.lines = lines or not cache.trees
+        self.fixed = fixed
         device = decoder.device
         self.base = torch.zeros(1, dtype=torch.int64, device=device)  # committed tokens
         self.root = torch.zeros(1, dtype=torch.int64, device=device)  # the newest token, which has no row yet
@@ -116,10 +122,14 @@ class Lane:
                 return width
         raise ValueError(f"no pass has {rows} rows")
 
+    def wide(self, rows: int) -> int:
+        """The width of a pass of so many rows here."""
+        return self.fixed or self.width(rows)
+
     def end(self, length: int, width: int) -> int:
         """Rows that full attention reads at a length: all of them where that costs nothing, else the next of a few."""
         whole = span(self.cache.capacity)
-        return whole if self.decoder.reads_what_is_there else reach(length + width, whole)
+        return whole if self.fixed or self.decoder.reads_what_is_there else reach(length + width, whole)
 
     @torch.inference_mode()
     def stand(self, length: int, root: int) -> None:
@@ -154,7 +164,7 @@ class Lane:
     @torch.inference_mode()
     def forward(self, ids: Sequence[int], parents: Sequence[int] | None, states: tuple[int, ...]) -> Pass:
         """As `TargetModel.forward` from the committed length on; the results are good until the next pass."""
-        width, length = self.width(len(ids)), self.cache.length
+        width, length = self.wide(len(ids)), self.cache.length
         end = self.end(length, width)
 
         def build() -> Captured:

@@ -42,24 +42,37 @@ class LatentAttention:
 
     def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
+        parts = self.project(x)
+        return self.output(self.along(parts, where, state), parts, residual)
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """As `batched.Parted`: queries [S, H, n + r], latents [S, c], keys [S, r]."""
+        spec = self.spec
+        down = x if self.q_down is None or self.q_norm is None else self.q_norm(self.q_down(x))
+        latent, k_turned = self.kv_down(x).split([spec.kv_rank, spec.rope_dim], -1)
+        return self.q_up(down).view(x.shape[0], spec.heads, -1), self.kv_norm(latent), k_turned
+
+    def along(self, parts: tuple[Tensor, ...], where: Where, state: State | None) -> Tensor:
+        """As `batched.Parted`: [S, H v]."""
         assert isinstance(state, Rows)
         spec, rows = self.spec, where.rows
-        down = x if self.q_down is None or self.q_norm is None else self.q_norm(self.q_down(x))
-        q = self.q_up(down).view(rows, spec.heads, -1)  # [S, H, n + r]
+        q, latent, k_turned = parts
         q_still, q_turned = q.split([spec.nope_dim, spec.rope_dim], -1)
-        latent, k_turned = self.kv_down(x).split([spec.kv_rank, spec.rope_dim], -1)
         rope = where.rope(spec.rope, spec.rope_dim)
         q_turned, k_turned = q_turned.contiguous(), k_turned[:, None].contiguous()
         rotate_(q_turned, *rope)
         rotate_(k_turned, *rope)
-        latents, keys = state.take(where, self.kv_norm(latent), k_turned[:, 0])  # [C, c], [C, r]
+        latents, keys = state.take(where, latent, k_turned[:, 0])  # [C, c], [C, r]
         q_latent = torch.einsum("shn,hnc->hsc", q_still, self.k_up)  # [H, S, c]
         q_turned, mask = q_turned.transpose(0, 1), state.mask(where, 1)
-        step, parts = fitting(spec.heads * latents.shape[0]), []
+        step, read = fitting(spec.heads * latents.shape[0]), []
         for start in range(0, rows, step):
             some = slice(start, start + step)
             scores = q_latent[:, some] @ latents.T + q_turned[:, some] @ keys.T  # [H, S, C]
-            parts.append((scores * spec.scale + mask[some]).softmax(-1) @ latents)
-        y = torch.cat(parts, 1) @ self.v_up  # [H, S, v]
-        y = y.transpose(0, 1).reshape(rows, -1)
+            read.append((scores * spec.scale + mask[some]).softmax(-1) @ latents)
+        y = torch.cat(read, 1) @ self.v_up  # [H, S, v]
+        return y.transpose(0, 1).reshape(rows, -1)
+
+    def output(self, y: Tensor, parts: tuple[Tensor, ...], residual: Tensor | None) -> Tensor:
+        """As `batched.Parted`."""
         return self.out(y) if residual is None else self.out.plus(y, residual)

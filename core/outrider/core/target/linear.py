@@ -259,19 +259,19 @@ class Expanding(Linear):
 class Stacked(Linear):
     """Layers of different forms over the same inputs, their outputs side by side."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("parts",)
 
     def __init__(self, parts: Sequence[Linear]) -> None:
-        self._parts = tuple(parts)
+        self.parts = tuple(parts)
         self.features = torch.Size((sum(part.features[0] for part in parts), parts[0].features[1]))
         self.bias, self.nbytes = None, sum(part.nbytes for part in parts)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.cat([part(x) for part in self._parts], -1)
+        return torch.cat([part(x) for part in self.parts], -1)
 
     def exact(self, x: Tensor) -> Tensor:
         """Each part as far as it can."""
-        return torch.cat([part.exact(x) for part in self._parts], -1)
+        return torch.cat([part.exact(x) for part in self.parts], -1)
 
 
 class Table:

@@ -20,6 +20,7 @@ from torch import Tensor
 from . import ops, scan
 from .conv import causal, newest
 from .linear import Linear
+from .rowwise import rowwise
 from .scan import by_chunks, by_tokens, chunked, fading
 from .spec import MambaSpec
 from .state import Count, Recurrent, Room, State
@@ -50,14 +51,24 @@ class Mamba:
 
     def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
+        parts = self.project(x)
+        return self.output(self.along(parts, where, state), parts, residual)
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """As `batched.Parted`: the gate [S, H h], conv inputs [S, Q], time steps [S, H]."""
+        s = self.spec
+        return self.mix(x).split([s.heads * s.head_dim, self.conv.shape[0], s.heads], -1)
+
+    def along(self, parts: tuple[Tensor, ...], where: Where, state: State | None) -> Tensor:
+        """As `batched.Parted`: [S, H, h], neither gated nor normed."""
         assert isinstance(state, Recurrent)
-        s, rows, keep = self.spec, where.rows, self.spec.kernel - 1
+        rows, keep = where.rows, self.spec.kernel - 1
         past, memory = state.now
         exact = memory.dtype
-        z, mixed, dt = self.mix(x).split([s.heads * s.head_dim, self.conv.shape[0], s.heads], -1)
+        _, mixed, dt = parts
         mixed, inputs = causal(mixed, past, self.conv)
-        u, k, q = self._split(F.silu(mixed if self.conv_bias is None else mixed + self.conv_bias).to(exact))
-        dt = F.softplus(dt.to(exact) + self.dt_bias)  # [S, H]
+        u, k, q = self._split(rowwise(F.silu, mixed if self.conv_bias is None else mixed + self.conv_bias).to(exact))
+        dt = rowwise(F.softplus, dt.to(exact) + self.dt_bias)  # [S, H]
         w, logs = u * dt[..., None], -self.a_log.exp() * dt
         if rows > state.slack:
             y, end = by_chunks(memory, chunked(q), chunked(k), chunked(w), fading(chunked(logs[..., None])))
@@ -65,7 +76,12 @@ class Mamba:
         else:
             y, then = _few(memory, (q, k, w), logs.exp())
             state.passed(rows, lambda count: [newest(inputs, count, keep), then(count)])
-        y = self._gated(y[:rows] + self.skip[:, None] * u, z.to(exact)).to(x.dtype) * self.norm
+        return y[:rows] + self.skip[:, None] * u
+
+    def output(self, y: Tensor, parts: tuple[Tensor, ...], residual: Tensor | None) -> Tensor:
+        """As `batched.Parted`."""
+        gate = parts[0]
+        y = self._gated(y, gate.to(y.dtype)).to(gate.dtype) * self.norm
         return self.out(y) if residual is None else self.out.plus(y, residual)
 
     def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,7 +93,7 @@ class Mamba:
 
     def _gated(self, y: Tensor, z: Tensor) -> Tensor:
         """[S, H, h] and the gate [S, H h]: gated, then normed over each group of channels, [S, H h]."""
-        y = y.flatten(1) * F.silu(z)
+        y = y.flatten(1) * rowwise(F.silu, z)
         grouped = y.view(y.shape[0], self.spec.norm_groups, -1)
         return F.rms_norm(grouped, (grouped.shape[-1],), None, self.eps).flatten(1)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from . import ops
 from .linear import FEW, Linear
 from .norm import Norm
+from .rowwise import rowwise
 from .spec import Activation, ExpertsSpec
 
 
@@ -39,6 +40,10 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+def _gated(both: Tensor, activation: Activation) -> Tensor:
+    return rowwise(ACTIVATIONS[activation], *both.chunk(2, -1))
+
+
 @dataclass(slots=True)
 class Dense:
     """`down(act(gate x) * up x)`."""
@@ -51,7 +56,7 @@ class Dense:
         """[S, d] -> [S, d], plus the residual if there is one."""
         both = self.gate_up(x)
         fast = ops.fused(both)
-        y = ACTIVATIONS[self.activation](*both.chunk(2, -1)) if fast is None else fast.gated(both, self.activation)
+        y = _gated(both, self.activation) if fast is None else fast.gated(both, self.activation)
         return self.down(y) if residual is None else self.down.plus(y, residual)
 
 
@@ -85,7 +90,7 @@ class Router:
         if spec.score == "after":
             weights, chosen = logits.topk(spec.top, -1)
             return weights.softmax(-1), chosen
-        scores = logits.sigmoid() if spec.score == "sigmoid" else logits.softmax(-1)
+        scores = rowwise(torch.sigmoid, logits) if spec.score == "sigmoid" else logits.softmax(-1)
         ranked = scores if self.correction is None else scores + self.correction
         chosen = (self._grouped(ranked) if spec.groups > 1 else ranked).topk(spec.top, -1).indices
         weights = scores.gather(-1, chosen)
@@ -115,28 +120,29 @@ class Experts:
     shared_gate: Linear | None = None  # d -> 1
     _known: dict[ops.Fused, ops.Mixture | None] = field(default_factory=dict, compare=False, repr=False)
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None, *, still: bool = False) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor | None = None, *, still: bool = False, real: int = 0) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
-        y = self.routed(x, x, still=still)
+        y = self.routed(x, x, still=still, real=real)
         if self.shared is not None:
             extra = self.shared(x)
-            y = y + (extra if self.shared_gate is None else self.shared_gate(x).sigmoid() * extra)
+            y = y + (extra if self.shared_gate is None else rowwise(torch.sigmoid, self.shared_gate(x)) * extra)
         return y if residual is None else residual + y
 
-    def routed(self, x: Tensor, routing: Tensor, *, still: bool = False) -> Tensor:
+    def routed(self, x: Tensor, routing: Tensor, *, still: bool = False, real: int = 0) -> Tensor:
         """The experts of `x`, chosen by `routing`, both [S, d].
 
-        A still pass cannot ask which ones: where the device has no step of its own for that, all run on all rows.
+        A still pass cannot ask which ones: where the device has no step of its own for that, all run on all rows. In a fixed
+        pass those run on all rows that one of the first `real` has chosen, so that nobody's sums hang on who else chose them.
         """
         weights, chosen = self.router(routing)
         mixture = self._mixture(x)
         if mixture is not None:
             return mixture(x, weights, chosen)
         y = torch.zeros_like(x)
-        if still:
-            for number, expert in enumerate(self.experts):
+        if still or real:
+            for number in range(len(self.experts)) if still else chosen[:real].unique().tolist():
                 share = (weights * (chosen == number)).sum(-1, keepdim=True)  # [S, 1]
-                y = y + torch.where(share == 0, 0, expert(x) * share.to(x.dtype))
+                y = y + torch.where(share == 0, 0, self.experts[number](x) * share.to(x.dtype))
             return y
         for expert in chosen.unique().tolist():
             rows, slots = (chosen == expert).nonzero(as_tuple=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -11,19 +12,29 @@ from outrider.core.drafting import ModelInfo
 
 from .capture import Capture, Result, capture_for
 from .decoder import Decoder, Pass
+from .exact import apart, width
 from .lane import Lane
 from .linear import Form
-from .state import SLACK, Rows
-from .where import tree_of
+from .state import SLACK, Cache, Rows, span
+from .steps import filled
+from .where import Fixed, tree_of
 
 
 class TargetModel:
     """Implements `drafting.Target`. Ids come in as lists, the length is moved by `commit` and `rewind` alone.
 
-    On a GPU, or with a `capture`, passes that decode take the `lane`.
+    On a GPU, or with a `capture`, passes that decode take the `lane`. `exact`: exact mode, for drafts of so many tokens.
     """
 
-    def __init__(self, decoder: Decoder, info: ModelInfo, context: int, capture: Capture | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        info: ModelInfo,
+        context: int,
+        capture: Capture | None = None,
+        *,
+        exact: int | None = None,
+    ) -> None:
         self.decoder = decoder
         self.info = info
         self.context = context
@@ -31,7 +42,10 @@ class TargetModel:
         self.cache = decoder.new_cache(context + SLACK)
         if capture is None and decoder.device.type == "cuda":
             capture = capture_for(decoder.device)
-        self.lane = None if capture is None else Lane(decoder, self.cache, capture)
+        self.exact = exact is not None
+        self.width = 0 if exact is None or (capture is None and apart(decoder)) else width(exact)
+        """Rows of every pass that decodes; 0: as many as there are to decode."""
+        self.lane = None if capture is None else Lane(decoder, self.cache, capture, lines=self.exact, fixed=self.width)
         self._apart = (
             None if capture is None else capture.apart()
         )  # what a drafter cannot record stops no pass of the target
@@ -54,7 +68,22 @@ class TargetModel:
     @property
     def trees(self) -> bool:
         """Whether a pass may verify a tree."""
-        return self.cache.trees
+        return self.cache.trees and not self.exact
+
+    @property
+    def most(self) -> int:
+        """Rows of the widest pass that decodes: the root, and the longest draft."""
+        return self.width or SLACK
+
+    @contextmanager
+    def standing(self, cache: Cache) -> Iterator[None]:
+        """Meanwhile this is the target of another conversation, whose states are in `cache`; its passes are not captured."""
+        before = self.cache, self.lane
+        self.cache, self.lane = cache, None
+        try:
+            yield
+        finally:
+            self.cache, self.lane = before
 
     def forward(
         self,
@@ -66,14 +95,27 @@ class TargetModel:
     ) -> Pass:
         """One pass over `ids` behind the committed tokens; nothing is committed.
 
-        With `parents` the ids are a root and a tree below it: id 1 + i is a child of id 1 + parents[i], -1 is the root.
+        With `parents` the ids are a root and a tree below it: id 1 + i is a child of id 1 + parents[i], -1 is the root. `last`:
+        logits of the last row only, as for a prompt. Raises ValueError for more rows than exact mode has in a pass.
         """
-        if self.lane is not None and not last and not isinstance(ids, Tensor) and len(ids) <= SLACK:
-            return self.lane.forward(ids, parents, tuple(states))
+        if self.width and not last and len(ids) > self.width:
+            raise ValueError(f"{len(ids)} rows where a pass has {self.width}")
+        listed = not isinstance(ids, Tensor)
+        if self.lane is not None and not last and (listed or self.width) and len(ids) <= SLACK:
+            return self.lane.forward(ids if listed else ids.tolist(), parents, tuple(states))
         if not isinstance(ids, Tensor):
             ids = torch.tensor(ids, dtype=torch.int64)
+        if self.width and not last:
+            return self._fixed(ids, states)
         tree = None if parents is None else tree_of(parents, self.length, self.device)
         return self.decoder.run(ids.to(self.decoder.device), self.cache, last=last, states=states, tree=tree)
+
+    def _fixed(self, ids: Tensor, states: Sequence[int]) -> Pass:
+        """The pass of a chain, filled up to the width; what stands behind the chain is scratch."""
+        rows = ids.shape[0]
+        start = Fixed(self.length, span(self.cache.capacity), rows)
+        made = self.decoder.still(filled(ids.to(self.device), self.width), self.cache, start, states=states)
+        return Pass(made.logits[:rows], None if made.hidden is None else made.hidden[:rows])
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """The first `length` tokens of what the last pass saw are true; after a tree, the rows `path` of the pass."""

@@ -1,21 +1,13 @@
 /* Fused steps of a decode pass on a CPU, for `native.py`: norms and gates. */
 
-#include "native.h"
+#include "native_steps.h"
 
 parallel_fn parallel;
 
-/* Threads for long work: the address of GOMP_parallel, or none. */
+/* Threads for long work: the address of GOMP_parallel. */
 void use_threads(void *found) { parallel = (parallel_fn)found; }
 
-struct rows {
-    const void *x, *weight;
-    void *out;
-    long n; /* numbers of a row of `out` */
-    float eps;
-    int half, activation;
-};
-
-static void norm_row(const void *job, long row) {
+void norm_row(const void *job, long row) {
     const struct rows *j = job;
     const void *x = at(j->x, row * j->n, j->half);
     void *out = (void *)at(j->out, row * j->n, j->half);
@@ -61,7 +53,7 @@ static INLINE void gate_as(const struct rows *j, const void *both, void *out, co
         gate_each(both, out, j->n, CLAMPED, half);
 }
 
-static void gate_row(const void *job, long row) {
+void gate_row(const void *job, long row) {
     const struct rows *j = job;
     const void *both = at(j->x, 2 * row * j->n, j->half);
     void *out = (void *)at(j->out, row * j->n, j->half);

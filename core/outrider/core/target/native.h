@@ -7,6 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 #define LANES 16
 #elif defined(__AVX2__)
@@ -18,6 +22,7 @@
 #define SPREAD (1L << 18) /* multiplications from which more threads pay */
 
 #define INLINE inline __attribute__((always_inline))
+#define ALIGNED __attribute__((aligned(64)))
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
@@ -47,7 +52,7 @@ static void member(void *shared) {
 }
 
 /* Do `step` for each item, by several threads where the work is worth it. */
-static void spread(step_fn step, const void *job, long items, double work, long threads) {
+static inline void spread(step_fn step, const void *job, long items, double work, long threads) {
     struct team team = {step, job, items, 0};
     threads = MIN(threads, items);
     if (threads > 1 && parallel && work >= SPREAD)
@@ -60,6 +65,28 @@ static void spread(step_fn step, const void *job, long items, double work, long 
 
 static INLINE vf splat(float x) { return x - (vf){0}; }
 static INLINE vf pick(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
+
+/* y where one of them is not a number. */
+static INLINE vf larger(vf x, vf y) {
+#if LANES == 16
+    return (vf)_mm512_max_ps((__m512)x, (__m512)y);
+#elif LANES == 8
+    return (vf)_mm256_max_ps((__m256)x, (__m256)y);
+#else
+    return pick(x > y, x, y);
+#endif
+}
+
+static INLINE vf smaller(vf x, vf y) {
+#if LANES == 16
+    return (vf)_mm512_min_ps((__m512)x, (__m512)y);
+#elif LANES == 8
+    return (vf)_mm256_min_ps((__m256)x, (__m256)y);
+#else
+    return pick(x < y, x, y);
+#endif
+}
+
 static INLINE vf widen(vh x) { return (vf)(__builtin_convertvector(x, vu) << 16); }
 
 /* To the nearest bf16, ties to even, in the upper half of each lane. A NaN stays one: its lower half is 0 in all that comes
@@ -130,7 +157,7 @@ static INLINE float largest(vf x) {
 static INLINE vf exponential(vf x) {
     vf low = splat(-87), high = splat(89), shift = splat(12582912.0f); /* 1.5 * 2^23: whole numbers in the last bits */
     vi none = x < low;
-    x = pick(none, low, pick(x > high, high, x));
+    x = larger(low, smaller(high, x));
     vf whole = x * 1.44269504088896341f + shift, n = whole - shift;
     vf r = x - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;

@@ -8,9 +8,8 @@ Letters: `S` rows, `I` inner width, `H` query heads, `K` key/value heads, `h` he
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import c_float, c_int, c_long, c_void_p
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -19,17 +18,23 @@ from torch import Tensor
 
 from . import compiled
 from .norm import Norm
-from .ops import Heads, Place, Sight
-from .spec import Activation, AttentionSpec
+from .ops import Crowd, Heads, Place, Sight
+from .spec import Activation, AttentionSpec, TargetSpec
 
 if TYPE_CHECKING:
+    from .decoder import Weights
     from .mlp import Dense, Ungated
+    from .stack import Stack
 
 _HALF = {torch.bfloat16: 1, torch.float32: 0}
-_KINDS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1, "clamped": 2}
+KINDS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1, "clamped": 2}
 _WIDEST, _STEP = 256, 16  # head sizes: the largest, and what all are multiples of
 _GROUP = 64  # the most queries of a key head
-_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_attend.c", "native.h")]
+STACK = (
+    *(c_void_p, c_void_p, c_long, c_void_p, c_void_p, c_void_p),  # blocks, held, count, x, out, exports
+    *(c_long, c_long, c_long, c_void_p, c_void_p, c_void_p, c_long, c_void_p),  # rows, width, start, base to bits
+    *(c_float, c_int, c_long),  # scale, half, threads
+)
 
 
 class _Layer(ctypes.Structure):
@@ -42,7 +47,19 @@ class _Layer(ctypes.Structure):
     )
 
 
-class _Known(NamedTuple):
+class _Share(ctypes.Structure):
+    """`struct share` of the source."""
+
+    _fields_ = (
+        ("kv", c_void_p),
+        ("slots", c_void_p),
+        ("ring", c_long),
+        *((name, c_void_p) for name in ("cos", "sin", "base", "positions", "loose", "bits")),
+        *((name, c_long) for name in ("count", "rows", "first")),
+    )
+
+
+class Known(NamedTuple):
     """A layer as C reads it, and what it points to."""
 
     address: int
@@ -59,12 +76,15 @@ class Native:
     def __init__(self, library: ctypes.CDLL, compiler: str, parallel: int = 0) -> None:
         """`parallel`: address of the GOMP_parallel that spreads long work over threads; 0: one thread."""
         self.compiler = compiler
-        library.use_threads.argtypes = (c_void_p,)
-        library.use_threads(parallel or None)
+        compiled.begin(library, parallel)
+        self.stack = library.stack
+        self.stack.argtypes = STACK
         self._norm, self._gated, self._attend = library.rms_norm, library.gated, library.attend
         self._norm.argtypes = (c_void_p, c_void_p, c_void_p, c_long, c_long, c_float, c_int, c_long)
         self._gated.argtypes = (c_void_p, c_void_p, c_long, c_long, c_int, c_int, c_long)
         self._norm.restype = self._gated.restype = None
+        self._attend_each = library.attend_each
+        self._attend_each.argtypes = (c_void_p, c_void_p, c_long, c_void_p, c_long, c_void_p, c_int, c_long)
         pointers = (c_void_p,) * 5
         self._attend.argtypes = (
             *(c_void_p, c_void_p, c_long, c_void_p, c_void_p, c_long),
@@ -80,14 +100,11 @@ class Native:
 
     def attend(self, mixed: Tensor, kv: Tensor, heads: Heads, place: Place) -> Tensor:
         """As `ops.Fused`."""
-        known = heads.kept.get(mixed.dtype)
-        if known is None:
-            known = heads.kept[mixed.dtype] = _known(heads, mixed.dtype)
-        assert isinstance(known, _Known)
+        layer = known(heads, mixed.dtype)
         rows, sight, cos, sin = mixed.shape[0], place.sight, place.cos, place.sin
-        out = torch.empty(rows, known.width, dtype=mixed.dtype)
+        out = torch.empty(rows, layer.width, dtype=mixed.dtype)
         failed = self._attend(
-            known.address,
+            layer.address,
             mixed.data_ptr(),
             mixed.stride(0),
             kv.data_ptr(),
@@ -108,6 +125,42 @@ class Native:
         if failed:
             raise MemoryError(f"no memory for the scores of {rows} rows")
         return out
+
+    def crowd(self, places: Sequence[Place]) -> Crowd:
+        """As `ops.Fused`."""
+        shares, first = (_Share * len(places))(), 0
+        for share, place in zip(shares, places, strict=True):
+            sight, rows = place.sight, place.slots.shape[0]
+            pointers = (place.cos, place.sin, sight.base, sight.positions, sight.loose, sight.bits)
+            share.slots, share.ring = place.slots.data_ptr(), place.ring
+            share.cos, share.sin, share.base, share.positions, share.loose, share.bits = (
+                None if part is None else part.data_ptr() for part in pointers
+            )
+            share.count, share.rows, share.first = sight.loose.shape[0], rows, first
+            first += rows
+        held = list(places)  # what C points to
+
+        def attend(mixed: Tensor, kvs: Sequence[Tensor], heads: Heads) -> Tensor:
+            layer = known(heads, mixed.dtype)
+            for share, kv in zip(shares, kvs, strict=True):
+                share.kv = kv.data_ptr()
+            out = torch.empty(mixed.shape[0], layer.width, dtype=mixed.dtype)
+            half, threads = _HALF[mixed.dtype], torch.get_num_threads()
+            failed = self._attend_each(
+                *(layer.address, mixed.data_ptr(), mixed.stride(0), ctypes.addressof(shares), len(held)),
+                *(out.data_ptr(), half, threads),
+            )
+            if failed:
+                raise MemoryError(f"no memory for the scores of {mixed.shape[0]} rows")
+            return out
+
+        return attend
+
+    def stacks(self, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
+        """As `ops.Fused`."""
+        from .stack import stacks
+
+        return stacks(self, weights, spec)
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """As `ops.Fused`."""
@@ -131,7 +184,7 @@ class Native:
         rows, width = both.shape[0], both.shape[1] // 2
         both = both.contiguous()
         out = torch.empty(rows, width, dtype=both.dtype)
-        kind = _KINDS[activation]
+        kind = KINDS[activation]
         self._gated(both.data_ptr(), out.data_ptr(), rows, width, kind, half, torch.get_num_threads())
         return out
 
@@ -139,7 +192,16 @@ class Native:
         """As `ops.Fused`: none, a CPU knows at once which experts were chosen."""
 
 
-def _known(heads: Heads, dtype: torch.dtype) -> _Known:
+def known(heads: Heads, dtype: torch.dtype) -> Known:
+    """A layer as C reads it, made once."""
+    layer = heads.kept.get(dtype)
+    if layer is None:
+        layer = heads.kept[dtype] = _layer(heads, dtype)
+    assert isinstance(layer, Known)
+    return layer
+
+
+def _layer(heads: Heads, dtype: torch.dtype) -> Known:
     spec, q, k = heads.spec, heads.q_norm, heads.k_norm
     weights = [None if norm is None or norm.weight is None else norm.weight.to(dtype).contiguous() for norm in (q, k)]
     sinks = None if heads.sinks is None else heads.sinks.to(dtype).float().contiguous()
@@ -149,13 +211,13 @@ def _known(heads: Heads, dtype: torch.dtype) -> _Known:
         *(None if part is None else part.data_ptr() for part in held),
         *(spec.scale, 0.0 if q is None else q.eps, 0.0 if k is None else k.eps),
     )
-    return _Known(ctypes.addressof(layer), spec.heads * spec.head_dim, layer, held)
+    return Known(ctypes.addressof(layer), spec.heads * spec.head_dim, layer, held)
 
 
 def find() -> Native | str:
     """The backend, once each step has been tried; else why there is none."""
     try:
-        library, compiler = compiled.library("steps", _SOURCES)
+        library, compiler = compiled.native()
     except compiled.UnbuiltError as error:
         return str(error)
     backend = Native(library, compiler, compiled.parallel())
@@ -194,7 +256,11 @@ def failing(backend: Native, dtype: torch.dtype) -> str | None:
     scores = torch.einsum("shd,chd->hsc", normed[:, :heads], keys) * spec.scale
     scores[:, 0, before + 1 :] = scores[:, 1, before + 2 :] = scores[:, 2, before + 1] = float("-inf")
     want = torch.einsum("hsc,chd->shd", scores.softmax(-1), values)
-    return None if _close(got, want.flatten(1)) else "attend"
+    if not _close(got, want.flatten(1)):
+        return "attend"
+    from . import stack
+
+    return "stack" if stack.failing(backend, dtype) else None
 
 
 def _close(got: Tensor, want: Tensor) -> bool:

@@ -2,11 +2,10 @@
 
    A row's result hangs on that row alone. Each sum has one fixed order: a score runs over the dims of a head; keys are summed
    at their positions, in tiles that start at multiples of TILE, and the tiles are put together in order. What a row does not
-   see adds an exact zero or is left out, which is the same.
+   see adds an exact zero or is left out, which is the same. */
 
-   Letters: S rows of the pass, H query heads, K key/value heads, G = H / K, h head size, C rows held, T loose rows. */
-
-#include "native.h"
+#include "native_steps.h"
+#include "native_turn.h"
 
 #define WIDE (2 * LANES) /* keys whose scores are computed together */
 #define TILE 256         /* keys of one softmax, at absolute positions */
@@ -14,29 +13,6 @@
 #define LOOSE 64         /* loose rows of a pass at most */
 #define AHEAD WIDE       /* rows that are asked for before they are needed */
 #define HEAD 256         /* the largest head size */
-
-struct layer { /* what never changes; as `native._Layer` */
-    long heads, kv_heads, head, window, reads, q_normed, k_normed;
-    const void *q_weight, *k_weight;
-    const float *sinks;
-    float scale, q_eps, k_eps;
-};
-
-struct pass {
-    const struct layer *layer;
-    const void *mixed;
-    long stride; /* numbers from row to row of `mixed` */
-    void *kv;    /* [C, 2K, h] */
-    const int64_t *slots;
-    long ring;
-    const void *cos, *sin; /* [S, h] */
-    const int64_t *base, *positions, *loose, *bits;
-    long count, rows; /* T, S */
-    void *out;        /* [S, H, h] */
-    float *q;         /* [K, S, G, h], normed, turned and scaled */
-    float *parts;     /* [K, S, G, tiles, h + 16]: sums, the largest score, the sum of weights */
-    long first, tiles, share; /* number of the first tile, how many, rows of a block */
-};
 
 #define PART(h) ((h) + 16)
 
@@ -56,14 +32,22 @@ static INLINE void turn(const void *x, const void *cos, const void *sin, long h,
     }
 }
 
+static INLINE uint32_t half_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits >> 16;
+}
+
 /* Queries of a row for `tile_of`, its keys and values for the state. */
-static INLINE void prepare(const struct pass *p, long row, const int half) {
+static INLINE void prepare(const struct attention *p, long row, const int half) {
     const struct layer *l = p->layer;
     long h = l->head, groups = l->heads / l->kv_heads, heads = l->heads + (l->reads ? 0 : l->kv_heads);
     const void *mixed = at(p->mixed, row * p->stride, half);
-    const void *cos = p->cos ? at(p->cos, row * h, half) : 0, *sin = p->cos ? at(p->sin, row * h, half) : 0;
+    long turn_at = (p->tables ? p->sight->positions[row] : row) * h;
+    const void *cos = p->cos ? at(p->cos, turn_at, half) : 0, *sin = p->cos ? at(p->sin, turn_at, half) : 0;
     void *kv = (void *)at(p->kv, p->slots[row] * 2 * l->kv_heads * h, half);
     float normed[HEAD], turned[HEAD];
+    long in_block = row % p->share * groups, block = row / p->share;
     for (long head = 0; head < heads; head++) {
         const void *x = at(mixed, head * h, half);
         int query = head < l->heads;
@@ -72,6 +56,13 @@ static INLINE void prepare(const struct pass *p, long row, const int half) {
             x = normed;
         }
         turn(x, cos, sin, h, turned, half);
+        if (query && p->units) {
+            long at = in_block + head % groups, tile = (head / groups * p->blocks + block) * p->tall + at / 16;
+            uint32_t *pairs = (uint32_t *)p->q + tile * 8 * h + at % 16;
+            for (long i = 0; i < h; i += 2)
+                pairs[8 * i] = half_of(turned[i]) | half_of(turned[i + 1]) << 16;
+            continue;
+        }
         float *q = p->q + ((head / groups * p->rows + row) * groups + head % groups) * h;
         for (long i = 0; i < h; i += LANES) {
             if (query)
@@ -82,40 +73,6 @@ static INLINE void prepare(const struct pass *p, long row, const int half) {
     }
     if (!l->reads)
         memcpy((void *)at(kv, l->kv_heads * h, half), at(mixed, heads * h, half), l->kv_heads * h * (half ? 2 : 4));
-}
-
-/* Lanes of two vectors, by number. */
-#if defined(__clang__)
-#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define MIX(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
-#endif
-#define UPPER(i, s) ((i) & (s) ? LANES + (i) - (s) : (i))
-#define LOWER(i, s) ((i) & (s) ? LANES + (i) : (i) + (s))
-#define FOUR(of, i, s) of(i, s), of((i) + 1, s), of((i) + 2, s), of((i) + 3, s)
-#if LANES == 16
-#define ALL(of, s) FOUR(of, 0, s), FOUR(of, 4, s), FOUR(of, 8, s), FOUR(of, 12, s)
-#elif LANES == 8
-#define ALL(of, s) FOUR(of, 0, s), FOUR(of, 4, s)
-#else
-#define ALL(of, s) FOUR(of, 0, s)
-#endif
-#define SWAP(x, s)                                                     \
-    _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) if (!(i & (s))) { \
-        vf upper = MIX(x[i], x[i + (s)], ALL(UPPER, s));               \
-        x[i + (s)] = MIX(x[i], x[i + (s)], ALL(LOWER, s));             \
-        x[i] = upper;                                                  \
-    }
-
-static INLINE void transpose(vf x[LANES]) {
-#if LANES >= 16
-    SWAP(x, 8)
-#endif
-#if LANES >= 8
-    SWAP(x, 4)
-#endif
-    SWAP(x, 2)
-    SWAP(x, 1)
 }
 
 /* Keys of up to WIDE rows, turned so that each dim of all of them is one run: [h, WIDE]. bf16 goes in pairs of dims. */
@@ -211,7 +168,7 @@ static void add_values(
 
 /* One tile of keys and a block of queries, as `tile_of` works on them. */
 struct tile {
-    const struct pass *pass;
+    const struct attention *job;
     long h, groups, kv_head;
     long row, rows;    /* the block's first row, and how many */
     long start;        /* first position of the tile */
@@ -220,14 +177,14 @@ struct tile {
     const float *q;    /* [rows, G, h] */
     float *part;       /* [rows, G] parts, `step` apart */
     long step;
-    float weights[QUERIES * TILE]; /* scores, then weights, by position */
-    float loose[QUERIES * LOOSE];  /* scores of loose rows, by number */
+    float weights[QUERIES * TILE] ALIGNED; /* scores, then weights, by position */
+    float loose[QUERIES * LOOSE] ALIGNED;  /* scores of loose rows, by number */
     vf keys[WIDE / LANES * HEAD];
-    float values[WIDE * HEAD];
+    float values[WIDE * HEAD] ALIGNED;
 };
 
 static INLINE const void *row_of(const struct tile *t, long row, int value, const int half) {
-    const struct pass *p = t->pass;
+    const struct attention *p = t->job;
     long heads = p->layer->kv_heads, slot = p->ring ? row % p->ring : row;
     return at(p->kv, ((slot * 2 + value) * heads + t->kv_head) * t->h, half);
 }
@@ -239,9 +196,19 @@ static INLINE void ahead(const struct tile *t, long row, int value, const int ha
         __builtin_prefetch(later + i, 0, 2);
 }
 
+#ifdef TILES
+#include "native_heads.h"
+#endif
+
 /* Scores with n keys from `row` on, of all queries. */
 static INLINE void score(struct tile *t, long row, long n, float *scores, long stride, const int half) {
     const void *rows[WIDE];
+#ifdef TILES
+    if (half && t->job->units) {
+        score_by_units(t, row, n, scores, stride);
+        return;
+    }
+#endif
     for (long i = 0; i < WIDE; i++) {
         rows[i] = i < n ? row_of(t, row + i, 0, half) : rows[n - 1];
         ahead(t, row + i, 0, half);
@@ -257,23 +224,23 @@ static INLINE void hide(float *scores, long from, long to) {
 
 /* Scores of what each row sees, at its position: the i-th loose row that a row sees counts as position base + i. */
 static INLINE void score_all(struct tile *t, const int half) {
-    const struct pass *p = t->pass;
-    long window = p->layer->window, stop = t->base + p->count;
+    const struct attention *p = t->job;
+    long window = p->layer->window, stop = t->base + p->sight->count;
     int some_loose = stop > t->start && t->base < t->start + TILE;
     for (long at = t->from; at < t->end; at += WIDE)
         score(t, at, MIN(WIDE, t->end - at), t->weights + at - t->start, TILE, half);
-    for (long i = 0; some_loose && i < p->count; i += WIDE)
-        score(t, t->base + i, MIN(WIDE, p->count - i), t->loose + i, LOOSE, half);
+    for (long i = 0; some_loose && i < p->sight->count; i += WIDE)
+        score(t, t->base + i, MIN(WIDE, p->sight->count - i), t->loose + i, LOOSE, half);
     for (long query = 0; query < t->rows * t->groups; query++) {
         float *scores = t->weights + query * TILE - t->start, *loose = t->loose + query * LOOSE;
-        long row = t->row + query / t->groups, least = window ? p->positions[row] - window + 1 : 0;
+        long row = t->row + query / t->groups, least = window ? p->sight->positions[row] - window + 1 : 0;
         long at = t->base, tile_end = t->start + TILE;
         hide(scores, MAX(t->from, t->end), t->to);
         hide(scores, t->from, MIN(least, t->end));
-        for (uint64_t bits = some_loose ? p->bits[row] : 0; bits && at < tile_end; bits &= bits - 1, at++) {
+        for (uint64_t bits = some_loose ? p->sight->bits[row] : 0; bits && at < tile_end; bits &= bits - 1, at++) {
             int i = __builtin_ctzll(bits);
             if (at >= t->start)
-                scores[at] = p->loose[i] < least ? -INFINITY : loose[i];
+                scores[at] = p->sight->loose[i] < least ? -INFINITY : loose[i];
         }
     }
 }
@@ -285,7 +252,7 @@ static INLINE void soften(struct tile *t) {
         vf most = splat(-INFINITY), sum = {0};
         for (long i = t->from; i < t->to; i += LANES) {
             vf x = load(scores, i, 0);
-            most = pick(x > most, x, most);
+            most = larger(x, most);
         }
         float peak = largest(most), shift = peak == -INFINITY ? 0 : peak;
         for (long i = t->from; i < t->to; i += LANES) {
@@ -307,7 +274,7 @@ static INLINE void take_value(struct tile *t, long row, long i, const int half) 
 
 /* Values times weights: committed rows for all queries at once, loose ones for each row those that it sees. */
 static INLINE void sum_up(struct tile *t, const int half) {
-    const struct pass *p = t->pass;
+    const struct attention *p = t->job;
     float *weights = t->weights - t->start;
     for (long at = t->from; at < t->end; at += WIDE) {
         long n = MIN(WIDE, t->end - at);
@@ -319,7 +286,7 @@ static INLINE void sum_up(struct tile *t, const int half) {
     }
     for (long row = 0; row < t->rows; row++) {
         long at = t->base, tile_end = t->start + TILE, n = 0;
-        for (uint64_t bits = p->bits[t->row + row]; bits && at < tile_end; bits &= bits - 1) {
+        for (uint64_t bits = p->sight->bits[t->row + row]; bits && at < tile_end; bits &= bits - 1) {
             if (at++ >= t->start)
                 take_value(t, t->base + __builtin_ctzll(bits), n++, half);
             if (n && (n == WIDE || bits == (bits & -bits) || at == tile_end)) {
@@ -331,28 +298,44 @@ static INLINE void sum_up(struct tile *t, const int half) {
     }
 }
 
-static INLINE void tile_of(const struct pass *p, long item, const int half) {
+static INLINE void begin_tile(struct tile *t, const struct attention *p, long item) {
     const struct layer *l = p->layer;
-    struct tile tile, *t = &tile;
-    long number = item / l->kv_heads % p->tiles, stop = *p->base + p->count, least = INT64_MAX;
-    t->pass = p, t->h = l->head, t->groups = l->heads / l->kv_heads, t->kv_head = item % l->kv_heads;
+    long number = item / l->kv_heads % p->tiles, stop = *p->sight->base + p->sight->count, least = INT64_MAX;
+    t->job = p, t->h = l->head, t->groups = l->heads / l->kv_heads, t->kv_head = item % l->kv_heads;
     t->row = item / l->kv_heads / p->tiles * p->share, t->rows = MIN(p->share, p->rows - t->row);
     for (long row = 0; row < t->rows; row++)
-        least = MIN(least, p->positions[t->row + row] - l->window + 1);
-    t->start = (p->first + number) * TILE, t->base = *p->base;
+        least = MIN(least, p->sight->positions[t->row + row] - l->window + 1);
+    t->start = (p->first + number) * TILE, t->base = *p->sight->base;
     t->end = MIN(t->base, t->start + TILE);
     t->from = l->window ? MAX(t->start, MIN(least, t->base) / WIDE * WIDE) : t->start;
     t->to = MIN(t->start + TILE, (stop + WIDE - 1) / WIDE * WIDE);
     long query = (t->kv_head * p->rows + t->row) * t->groups;
     t->step = p->tiles * PART(t->h);
     t->q = p->q + query * t->h, t->part = p->parts + query * t->step + number * PART(t->h);
-    score_all(t, half);
-    soften(t);
-    sum_up(t, half);
 }
 
+static INLINE void work_on(const struct attention *p, long item, const int half) {
+    struct tile tile;
+    begin_tile(&tile, p, item);
+    score_all(&tile, half);
+    soften(&tile);
+    sum_up(&tile, half);
+}
+
+#ifdef TILES
+static void work_by_units(const struct attention *p, long item) {
+    struct work work;
+    begin_tile(&work.t, p, item);
+    use_registers();
+    score_all(&work.t, 1);
+    soften(&work.t);
+    sum_by_units(&work);
+    _tile_release();
+}
+#endif
+
 /* A row's parts put together, in order, and its output. */
-static INLINE void finish(const struct pass *p, long row, const int half) {
+static INLINE void finish(const struct attention *p, long row, const int half) {
     const struct layer *l = p->layer;
     long h = l->head, groups = l->heads / l->kv_heads;
     for (long head = 0; head < l->heads; head++) {
@@ -374,46 +357,137 @@ static INLINE void finish(const struct pass *p, long row, const int half) {
             scale = exponential_of(peak - next);
             weight = weight * scale + exponential_of(l->sinks[head] - next);
         }
-        for (long d = 0; d < h; d += LANES)
-            store(p->out, (row * l->heads + head) * h + d, load(sums, d, 0) * scale / weight, half);
+        const long out = (row * l->heads + head) * h;
+        if (p->units) /* even dims, then odd ones */
+            for (long d = 0; d < h; d += 2 * LANES) {
+                vf even = load(sums, d, 0) * scale / weight, odd = load(sums, d + LANES, 0) * scale / weight;
+                store((uint16_t *)p->out + out + d, 0, (vf)(nearest(even) >> 16 | (nearest(odd) & 0xffff0000u)), 0);
+            }
+        else
+            for (long d = 0; d < h; d += LANES)
+                store(p->out, out + d, load(sums, d, 0) * scale / weight, half);
     }
 }
 
-#define BOTH(name)                                                                \
-    static void name##_half(const void *pass, long item) { name(pass, item, 1); } \
-    static void name##_full(const void *pass, long item) { name(pass, item, 0); }
-BOTH(prepare)
-BOTH(tile_of)
-BOTH(finish)
+#define BY_KIND(name, does)                  \
+    void name(const void *job, long item) { \
+        const struct attention *p = job;    \
+        if (p->half)                        \
+            does(p, item, 1);               \
+        else                                \
+            does(p, item, 0);               \
+    }
+BY_KIND(prepare_row, prepare)
+BY_KIND(finish_row, finish)
+
+void tile_of(const void *job, long item) {
+    const struct attention *p = job;
+#ifdef TILES
+    if (p->units) {
+        work_by_units(p, item);
+        return;
+    }
+#endif
+    if (p->half)
+        work_on(p, item, 1);
+    else
+        work_on(p, item, 0);
+}
+
+void attention_begin(struct attention *p) {
+    const struct layer *l = p->layer;
+    const struct sight *s = p->sight;
+    p->first = 0;
+    if (l->window) {
+        long least = INT64_MAX;
+        for (long row = 0; row < p->rows; row++)
+            least = MIN(least, s->positions[row] - l->window + 1);
+        p->first = MAX(0, MIN(least, *s->base)) / TILE;
+    }
+    const long groups = l->heads / l->kv_heads;
+    p->tiles = (*s->base + s->count + TILE - 1) / TILE - p->first;
+    p->share = MAX(1, QUERIES / groups);
+    p->blocks = (p->rows + p->share - 1) / p->share;
+    p->items = p->blocks * p->tiles * l->kv_heads;
+    p->units = p->half && tiles_there && l->head % 32 == 0 && p->ring % 16 == 0;
+    p->tall = (MIN(p->share, p->rows) * groups + 15) / 16;
+}
+
+/* Floats of `q`. */
+static long q_room(const struct attention *p) {
+    const struct layer *l = p->layer;
+    return l->head * (p->units ? l->kv_heads * p->blocks * p->tall * 8 : p->rows * l->heads);
+}
+
+long attention_room(const struct attention *p) {
+    return q_room(p) + p->rows * p->layer->heads * p->tiles * PART(p->layer->head);
+}
+
+void attention_take(struct attention *p, float *room) {
+    p->q = room;
+    p->parts = room + q_room(p);
+}
 
 /* 0, or 1 where there is no memory. */
 int attend(
     const struct layer *layer, const void *mixed, long stride, void *kv, const int64_t *slots, long ring,
     const void *cos, const void *sin, const int64_t *base, const int64_t *positions, const int64_t *loose, long count,
     const int64_t *bits, long rows, void *out, int half, long threads) {
-    long h = layer->head, groups = layer->heads / layer->kv_heads, queries = rows * layer->heads, first = 0;
-    if (layer->window) {
-        long least = INT64_MAX;
-        for (long row = 0; row < rows; row++)
-            least = MIN(least, positions[row] - layer->window + 1);
-        first = MAX(0, MIN(least, *base)) / TILE;
-    }
-    struct pass pass = {layer, mixed, stride, kv, slots, ring, cos, sin, base, positions, loose, bits, count, rows, out,
-                        .first = first,
-                        .tiles = (*base + count + TILE - 1) / TILE - first,
-                        .share = MAX(1, QUERIES / groups)};
-    pass.q = aligned_alloc(64, queries * h * sizeof(float));
-    pass.parts = aligned_alloc(64, queries * pass.tiles * PART(h) * sizeof(float));
-    if (pass.q && pass.parts) {
-        long blocks = (rows + pass.share - 1) / pass.share;
-        double each = (double)queries * h;
-        spread(half ? prepare_half : prepare_full, &pass, rows, 8 * each, threads);
-        spread(half ? tile_of_half : tile_of_full, &pass, blocks * pass.tiles * layer->kv_heads,
-               2 * each * MIN(TILE * pass.tiles, *base + count), threads);
-        spread(half ? finish_half : finish_full, &pass, rows, each * pass.tiles, threads);
-    }
-    int failed = !pass.q || !pass.parts;
-    free(pass.q);
-    free(pass.parts);
-    return failed;
+    struct sight sight = {base, positions, loose, bits, count};
+    struct attention job = {layer, &sight, mixed, stride, kv, slots, ring, cos, sin, 0, rows, out, half};
+    double each = (double)rows * layer->heads * layer->head;
+    attention_begin(&job);
+    float *room = aligned_alloc(64, (attention_room(&job) * sizeof(float) + 63) / 64 * 64);
+    if (!room)
+        return 1;
+    attention_take(&job, room);
+    spread(prepare_row, &job, rows, 8 * each, threads);
+    spread(tile_of, &job, job.items, 2 * each * MIN(TILE * job.tiles, *base + count), threads);
+    spread(finish_row, &job, rows, each * job.tiles, threads);
+    free(room);
+    return 0;
+}
+
+struct share { /* what one conversation has of a pass; as `native._Share` */
+    void *kv;
+    const int64_t *slots;
+    long ring;
+    const void *cos, *sin;
+    const int64_t *base, *positions, *loose, *bits;
+    long count, rows, first; /* T, S, and the number of its first row among those of all */
+};
+
+struct crowd {
+    const struct layer *layer;
+    const void *mixed;
+    long stride;
+    const struct share *shares;
+    void *out;
+    int half;
+    long threads; /* for one share */
+    int *failed;  /* for each */
+};
+
+static void share_of(const void *job, long number) {
+    const struct crowd *c = job;
+    const struct share *s = c->shares + number;
+    c->failed[number] = attend(
+        c->layer, at(c->mixed, s->first * c->stride, c->half), c->stride, s->kv, s->slots, s->ring, s->cos, s->sin, s->base,
+        s->positions, s->loose, s->count, s->bits, s->rows,
+        (void *)at(c->out, s->first * c->layer->heads * c->layer->head, c->half), c->half, c->threads);
+}
+
+/* `attend` for several conversations: by one thread each, unless there are fewer of them than threads. */
+int attend_each(
+    const struct layer *layer, const void *mixed, long stride, const struct share *shares, long number, void *out, int half,
+    long threads) {
+    int failed[number], any = 0;
+    struct crowd crowd = {layer, mixed, stride, shares, out, half, number < threads ? threads : 1, failed};
+    double work = 0;
+    for (long i = 0; i < number; i++)
+        work += 2.0 * shares[i].rows * layer->heads * layer->head * (*shares[i].base + shares[i].count);
+    spread(share_of, &crowd, number, work, number < threads ? 1 : threads);
+    for (long i = 0; i < number; i++)
+        any |= failed[i];
+    return any;
 }

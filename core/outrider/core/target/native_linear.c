@@ -11,15 +11,11 @@
    inputs in the lower half, those of odd ones in the upper half: so pairs of 16-bit lanes are what AMX wants. Plain weights
    are multiplied from where they lie. */
 
-#include "native.h"
+#include "native_steps.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512BW__) && defined(__linux__)
+#ifdef TILES
 #include <sys/syscall.h>
 #include <unistd.h>
-#define TILES 1
-#endif
-#if LANES > 4
-#include <immintrin.h>
 #endif
 
 #define BLOCK 32 /* outputs */
@@ -32,40 +28,17 @@
 #define AHEAD 2048 /* words of codes that are asked for before they are needed */
 #define ITEM (1L << 16) /* weights that a thread takes at a time, at least */
 
-parallel_fn parallel;
-
 enum { FULL, BF16, FP16 }; /* numbers of scales and offsets */
 
-struct matrix {
-    const uint32_t *codes;  /* [blocks, inputs / (32 / bits), BLOCK] */
-    const void *factors;    /* [blocks, inputs / group, 1 or 2, BLOCK]: scales, then offsets; none for plain weights */
-    const float *table;     /* [16]: what 4-bit codes stand for */
-    const uint16_t *halves; /* [2, 32] bf16: the same for the lower and the upper 4 bits of a code, twice over */
-    const float *bias;      /* [outputs] */
-    long outputs, inputs, group, piece, parts; /* a piece lies in one group; parts: pieces worked on at a time */
-    long bits, is_signed, even, least, kind, lows; /* even: 4-bit codes stand for whole numbers from `least` on */
-};
-
-struct pass {
-    const struct matrix *m;
-    const void *x, *residual;
-    const float *sums; /* [rows, pieces] */
-    void *out;
-    long rows, pieces, each;     /* blocks of an item */
-    long stack, stride, advance; /* of tiles: pieces in one, numbers of a row, numbers from piece to piece */
-    int half, out_half, tiles;
-};
-
-static int tiles_there;
+int tiles_there;
 
 /* Numbers of a vector. */
 int lanes(void) { return LANES; }
 
-/* Threads for long work: the address of GOMP_parallel, or none. Gives whether there are matrix units. */
-int use_threads(void *found) {
-    parallel = (parallel_fn)found;
+/* Asks the system for the matrix units; gives whether there are some. */
+int use_tiles(void) {
 #ifdef TILES
-    tiles_there = syscall(SYS_arch_prctl, 0x1023, 18) == 0; /* asks the system for the registers */
+    tiles_there = syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 #endif
     return tiles_there;
 }
@@ -186,7 +159,7 @@ static INLINE void dots(const float *weights, long inputs, const float *x, long 
             store(out, r * BLOCK + v * LANES, sum[r][v], 0);
 }
 
-static void multiply(const struct pass *p, const float *weights, long start, long pieces, float *out) {
+static void multiply(const struct product *p, const float *weights, long start, long pieces, float *out) {
     const long inputs = p->m->inputs, piece = p->m->piece;
     for (long i = 0; i < pieces; i++, weights += piece * BLOCK) {
         const float *x = (const float *)p->x + (start + i) * piece;
@@ -203,7 +176,7 @@ static void multiply(const struct pass *p, const float *weights, long start, lon
 #endif
 
 /* Add the sums of some pieces [pieces, rows, BLOCK], scaled, to `total` [rows, BLOCK]; x: sums of inputs [rows, pieces]. */
-static INLINE void add_rows(const struct pass *p, const float *x, long pieces, const float *sums, const float *scales,
+static INLINE void add_rows(const struct product *p, const float *x, long pieces, const float *sums, const float *scales,
                             float *total, const int lows, const int rows) {
     vf y[TALL][VECTORS];
     for (int r = 0; r < rows; r++)
@@ -223,7 +196,7 @@ static INLINE void add_rows(const struct pass *p, const float *x, long pieces, c
             store(total, r * BLOCK + v * LANES, y[r][v], 0);
 }
 
-static INLINE void add(const struct pass *p, const float *x, long pieces, const float *sums, const float *scales,
+static INLINE void add(const struct product *p, const float *x, long pieces, const float *sums, const float *scales,
                        float *total, const int lows) {
     long row = 0;
     for (; row + TALL <= p->rows; row += TALL)
@@ -232,7 +205,7 @@ static INLINE void add(const struct pass *p, const float *x, long pieces, const 
         add_rows(p, x + row * p->pieces, pieces, sums + row * BLOCK, scales, total + row * BLOCK, lows, 1);
 }
 
-static void finish(const struct pass *p, long block, const float *total) {
+static void finish(const struct product *p, long block, const float *total) {
     const struct matrix *m = p->m;
     for (long row = 0; row < p->rows; row++)
         for (long v = 0, o = block * BLOCK; v < BLOCK && o < m->outputs; v += LANES, o += LANES) {
@@ -241,18 +214,18 @@ static void finish(const struct pass *p, long block, const float *total) {
                 y += load_some(m->bias, o, m->outputs, 0);
             if (p->residual)
                 y += load_some(at(p->residual, row * m->outputs, p->half), o, m->outputs, p->half);
-            store_some((void *)at(p->out, row * m->outputs, p->out_half), o, m->outputs, y, p->out_half);
+            store_some((void *)at(p->out, row * p->line, p->out_half), o, m->outputs, y, p->out_half);
         }
 }
 
-static void product_block(const struct pass *p, long block) {
+static void product_block(const struct product *p, long block) {
     const struct matrix *m = p->m;
     union {
         float full[SPAN * BLOCK];
         uint16_t half[2 * SPAN * BLOCK];
-    } weights __attribute__((aligned(64)));
-    float sums[SPAN / PIECE * FEW * BLOCK] __attribute__((aligned(64)));
-    float scales[SPAN / PIECE * 2 * BLOCK], total[FEW * BLOCK] __attribute__((aligned(64)));
+    } weights ALIGNED;
+    float sums[SPAN / PIECE * FEW * BLOCK] ALIGNED;
+    float scales[SPAN / PIECE * 2 * BLOCK] ALIGNED, total[FEW * BLOCK] ALIGNED;
     memset(total, 0, p->rows * BLOCK * sizeof *total);
     for (long start = 0; start < p->pieces; start += m->parts) {
         const long n = MIN(m->parts, p->pieces - start);
@@ -276,8 +249,8 @@ static void product_block(const struct pass *p, long block) {
     finish(p, block, total);
 }
 
-static void product_blocks(const void *job, long item) {
-    const struct pass *p = job;
+void product_item(const void *job, long item) {
+    const struct product *p = job;
     const struct matrix *m = p->m;
     const long last = MIN((item + 1) * p->each, (m->outputs + BLOCK - 1) / BLOCK);
 #ifdef TILES
@@ -287,7 +260,7 @@ static void product_blocks(const void *job, long item) {
     for (long block = item * p->each; block < last; block++) {
 #ifdef TILES
         if (m->bits == 16) { /* one piece, no scales */
-            float total[FEW * BLOCK] __attribute__((aligned(64)));
+            float total[FEW * BLOCK] ALIGNED;
             multiply_tiles(p, (const uint16_t *)codes_of(m, block, 0), 0, 1, total);
             finish(p, block, total);
             continue;
@@ -301,63 +274,81 @@ static void product_blocks(const void *job, long item) {
 #endif
 }
 
-/* Sums of the inputs of each piece, [rows, pieces]. */
-static void add_inputs(const struct pass *p, float *out) {
+/* Sums of the inputs of each piece, [pieces]. */
+static void add_inputs(const struct product *p, long row) {
     const struct matrix *m = p->m;
-    for (long row = 0; row < p->rows; row++)
-        for (long start = 0; start < m->inputs; start += m->piece) {
-            vf sum = {0};
-            for (long i = start; i < start + m->piece; i += LANES)
-                sum += load(p->x, row * m->inputs + i, p->half);
-            *out++ = total(sum);
-        }
+    float *out = p->sums + row * p->pieces;
+    for (long start = 0; start < m->inputs; start += m->piece) {
+        vf sum = {0};
+        for (long i = start; i < start + m->piece; i += LANES)
+            sum += load(p->given, row * m->inputs + i, p->half);
+        *out++ = total(sum);
+    }
 }
 
-static float *widened(const struct pass *p) {
-    long n = p->rows * p->m->inputs;
-    float *out = malloc(n * sizeof *out);
-    for (long i = 0; out && i < n; i += LANES)
-        store(out, i, load(p->x, i, 1), 0);
-    return out;
+void product_row(const void *job, long row) {
+    const struct product *p = job;
+    const long inputs = p->m->inputs;
+    if (p->sums)
+        add_inputs(p, row);
+    if (p->own && !p->tiles)
+        for (long i = row * inputs; i < (row + 1) * inputs; i += LANES)
+            store(p->own, i, load(p->given, i, 1), 0);
+#ifdef TILES
+    else if (p->own)
+        stacked(p, row);
+#endif
 }
 
-/* out [rows, outputs] = x [rows, inputs] times the transpose of a matrix, plus bias and residual; of up to `FEW` rows.
+static long stack_of(const struct matrix *m, long rows) { return MAX(1, MIN(m->parts, STACK / rows)); }
+
+/* Bytes of `own` in a whole number of lines. */
+static long own_room(const struct matrix *m, long rows, int half) {
+    long each = !half ? 0 : !tiles_there ? 4 : stack_of(m, rows) > 1 ? 2 * stack_of(m, rows) : 0;
+    return (rows * m->inputs * each + 63) / 64 * 64;
+}
+
+long product_room(const struct matrix *m, long rows, int half) {
+    return own_room(m, rows, half) + (m->lows ? rows * (m->inputs / m->piece) * (long)sizeof(float) : 0);
+}
+
+void product_begin(struct product *p, void *room) {
+    const struct matrix *m = p->m;
+    const long own = own_room(m, p->rows, p->half), blocks = (m->outputs + BLOCK - 1) / BLOCK;
+    p->pieces = m->inputs / m->piece;
+    p->each = MAX(1, ITEM / (BLOCK * m->inputs));
+    p->items = (blocks + p->each - 1) / p->each;
+    p->tiles = p->half && tiles_there;
+    p->stack = stack_of(m, p->rows);
+    p->stride = m->inputs;
+    p->advance = m->piece;
+    if (p->tiles && p->stack > 1) {
+        p->stride = m->piece;
+        p->advance = p->stack * p->rows * m->piece;
+    }
+    p->own = own ? room : 0;
+    p->x = own ? room : p->given;
+    p->sums = m->lows ? (float *)((char *)room + own) : 0;
+}
+
+/* out [rows, outputs] = given [rows, inputs] times the transpose of a matrix, plus bias and residual; of up to `FEW` rows.
    Gives 1 where memory is short. */
 int product(
-    const struct matrix *m, const void *x, const void *residual, void *out, long rows, int half, int out_half, long threads) {
-    long blocks = (m->outputs + BLOCK - 1) / BLOCK, each = MAX(1, ITEM / (BLOCK * m->inputs));
-    struct pass pass = {.m = m, .x = x, .residual = residual, .out = out, .rows = rows, .each = each, .half = half};
-    pass.out_half = out_half;
-    float *sums = 0;
-    void *own = 0; /* inputs in another form */
-    int failed = 0;
+    const struct matrix *m, const void *given, const void *residual, void *out, long rows, int half, int out_half,
+    long threads) {
+    struct product job = {m, given, residual, out, m->outputs, rows, half, out_half};
     if (!rows)
         return 0;
-    pass.pieces = m->inputs / m->piece;
-    pass.tiles = half && tiles_there;
-    pass.stack = MAX(1, MIN(m->parts, STACK / rows));
-    pass.stride = m->inputs;
-    pass.advance = m->piece;
-    if (m->lows) {
-        pass.sums = sums = malloc(rows * pass.pieces * sizeof *sums);
-        if (sums)
-            add_inputs(&pass, sums);
-        failed = !sums;
-    }
-#ifdef TILES
-    if (pass.tiles && pass.stack > 1)
-        own = stacked(&pass);
-#endif
-    if (half && !pass.tiles)
-        own = widened(&pass);
-    if (own)
-        pass.x = own;
-    failed |= !own && half && (!pass.tiles || pass.stack > 1);
-    if (!failed)
-        spread(product_blocks, &pass, (blocks + each - 1) / each, (double)m->outputs * m->inputs * (1 + rows / 8), threads);
-    free(sums);
-    free(own);
-    return failed;
+    long bytes = product_room(m, rows, half);
+    void *room = bytes ? aligned_alloc(64, (bytes + 63) / 64 * 64) : 0;
+    if (bytes && !room)
+        return 1;
+    product_begin(&job, room);
+    for (long row = 0; bytes && row < rows; row++)
+        product_row(&job, row);
+    spread(product_item, &job, job.items, (double)m->outputs * m->inputs * (1 + rows / 8), threads);
+    free(room);
+    return 0;
 }
 
 /* Many rows: some blocks as plain numbers [inputs, BLOCK * blocks]. */
@@ -391,7 +382,7 @@ static void plain_block(const void *job, long item) {
         return;
     }
     const long block = j->first + item, piece = MIN(m->piece, SPAN);
-    float weights[SPAN * BLOCK] __attribute__((aligned(64))), scales[2 * BLOCK];
+    float weights[SPAN * BLOCK] ALIGNED, scales[2 * BLOCK];
     for (long start = 0; start < m->inputs; start += piece) {
         long inputs = MIN(piece, m->inputs - start);
         expand(m, codes_of(m, block, start), inputs, weights);

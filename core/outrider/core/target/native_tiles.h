@@ -28,7 +28,7 @@ static void expand_tiles(const struct matrix *m, const uint32_t *codes, long inp
 }
 
 /* Tiles 0 to 2 are for 16 rows (sums of both halves, inputs), 3 to 5 for those left, 6 and 7 for weights. */
-static void configure(const struct pass *p) {
+static void configure(const struct product *p) {
     struct {
         uint8_t palette, start, reserved[14];
         uint16_t bytes[16];
@@ -63,7 +63,7 @@ static void configure(const struct pass *p) {
         _tile_stored(second, to + 16, 4 * BLOCK);                                                                      \
     } while (0)
 
-static void multiply_tiles(const struct pass *p, const uint16_t *weights, long start, long pieces, float *out) {
+static void multiply_tiles(const struct product *p, const uint16_t *weights, long start, long pieces, float *out) {
     const int plain = p->m->bits == 16; /* then both halves of a block lie side by side, as in `codes` */
     const long piece = p->m->piece, step = step_of(p->m), tile = step * 16, planes = plain ? 1 : p->m->bits / 4;
     const long line = plain ? 128 : 64, side = plain ? 32 : tile, lines = plain ? 2 * tile : 0;
@@ -86,14 +86,14 @@ static void multiply_tiles(const struct pass *p, const uint16_t *weights, long s
 }
 
 /* With few rows, tiles of several pieces, in each piece's own rows: [pieces, stack, rows, piece] with zeros beside. */
-static uint16_t *stacked(struct pass *p) {
-    const struct matrix *m = p->m;
-    uint16_t *out = calloc(m->inputs * p->rows * p->stack, sizeof *out), *to = out;
-    p->stride = m->piece;
-    p->advance = p->stack * p->rows * m->piece;
-    for (long i = 0; out && i < p->pieces; i++, to += p->advance)
-        for (long row = 0; row < p->rows; row++)
-            memcpy(to + (i % p->stack * p->rows + row) * m->piece,
-                   (const uint16_t *)p->x + row * m->inputs + i * m->piece, m->piece * sizeof *out);
-    return out;
+static void stacked(const struct product *p, long row) {
+    const long piece = p->m->piece, size = piece * sizeof(uint16_t);
+    const uint16_t *from = (const uint16_t *)p->given + row * p->m->inputs;
+    uint16_t *to = (uint16_t *)p->own + row * piece;
+    for (long i = 0; i < p->pieces; i++, from += piece)
+        for (long part = 0; part < p->stack; part++, to += p->rows * piece)
+            if (part == i % p->stack)
+                memcpy(to, from, size);
+            else
+                memset(to, 0, size);
 }

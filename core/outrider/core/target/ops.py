@@ -10,7 +10,7 @@ width.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -19,15 +19,20 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .spec import Activation, AttentionSpec
+from .spec import Activation, AttentionSpec, TargetSpec
 
 if TYPE_CHECKING:
+    from .decoder import Weights
     from .mlp import Dense, Ungated
     from .norm import Norm
+    from .stack import Stack
 
 LOOSE = 64  # rows that a `Sight` can tell apart
 
 Mixture = Callable[[Tensor, Tensor, Tensor], Tensor]  # x [S, d], weights and experts [S, k] -> [S, d]
+Crowd = Callable[
+    [Tensor, Sequence[Tensor], "Heads"], Tensor
+]  # `Fused.attend` with a `kv` for each of several conversations
 
 
 class Sight(NamedTuple):
@@ -81,12 +86,20 @@ class Fused(Protocol):
         """
         ...
 
+    def crowd(self, places: Sequence[Place]) -> Crowd | None:
+        """What attends for several conversations at once, whose rows lie behind each other; None: only one at a time."""
+        ...
+
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         """`x / rms(x) * weight` over the last dimension, rounded once, at the end."""
         ...
 
     def gated(self, both: Tensor, activation: Activation) -> Tensor:
         """[S, 2I], gates beside linear halves -> act(gate) * linear [S, I]."""
+        ...
+
+    def stacks(self, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
+        """Blocks of a decoder that run in one go where a pass allows, by the number of the first. Asked once."""
         ...
 
     def mixture(self, experts: Sequence[Dense | Ungated], dtype: torch.dtype) -> Mixture | None:

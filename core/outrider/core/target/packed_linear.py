@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_int, c_long, c_void_p
 from functools import cache
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -31,9 +30,6 @@ _NARROW = 4  # numbers of vectors that have no way to look up a table
 _TILE = 32  # inputs of a tile of plain weights
 _WIDE = 1 << 22  # weights expanded at a time where a pass is wide
 _STEPS = 2**-11  # how far a scale may be off in a bf16 model, an eighth of what its inputs are
-_SOURCES = [
-    Path(__file__).with_name(name) for name in ("native_linear.c", "native_pack.c", "native_tiles.h", "native.h")
-]
 
 
 class _Matrix(ctypes.Structure):
@@ -66,8 +62,7 @@ class Products:
     def __init__(self, library: ctypes.CDLL, compiler: str, parallel: int = 0) -> None:
         """`parallel`: address of the GOMP_parallel that spreads long work over threads; 0: one thread."""
         self.compiler = compiler
-        library.use_threads.argtypes = (c_void_p,)
-        self.tiles = bool(library.use_threads(parallel or None))  # whether there are matrix units
+        self.tiles = compiled.begin(library, parallel)  # whether there are matrix units
         self.lanes: int = library.lanes()  # numbers of a vector
         self.product, self.plain, self.pack = library.product, library.plain, library.pack
         self.product.argtypes = (*(c_void_p,) * 4, c_long, c_int, c_int, c_long)
@@ -79,7 +74,7 @@ class Products:
 class Packed(Linear):
     """Codes in blocks of 32 outputs, and their scales and offsets: of 16 bits in bf16 models, where they are as good so."""
 
-    __slots__ = ("_address", "_held", "_matrix", "_products")
+    __slots__ = ("_held", "_matrix", "_products", "address")
 
     def __init__(
         self, weight: Grouped, bias: Tensor | None, dtype: torch.dtype, products: Products | None = None
@@ -122,7 +117,7 @@ class Packed(Linear):
         shift = None if bias is None else bias.float().contiguous()
         self._products, self._held = products, (codes, *held, shift)
         self._matrix = _Matrix(*(None if part is None else part.data_ptr() for part in self._held), *numbers)
-        self._address, self.weight = ctypes.addressof(self._matrix), codes
+        self.address, self.weight = ctypes.addressof(self._matrix), codes
         self._set(torch.Size((rows, columns)), bias, codes, *(part for part in held[:1] if part is not None))
 
     @staticmethod
@@ -156,12 +151,12 @@ class Packed(Linear):
     def _product(self, x: Tensor, residual: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:
         rows = x.shape[0]
         x = x.contiguous()
-        if rows > FEW or not self._few(x.dtype):
+        if rows > FEW or not self.few(x.dtype):
             return self._wide(x, residual)
         out = torch.empty(rows, self.features[0], dtype=dtype or x.dtype)
         beside = None if residual is None else residual.contiguous()
         failed = self._products.product(
-            self._address,
+            self.address,
             x.data_ptr(),
             None if beside is None else beside.data_ptr(),
             out.data_ptr(),
@@ -174,7 +169,7 @@ class Packed(Linear):
             raise MemoryError(f"no memory for the inputs of {rows} rows")
         return out
 
-    def _few(self, dtype: torch.dtype) -> bool:
+    def few(self, dtype: torch.dtype) -> bool:
         """Whether few rows of that kind are multiplied in C."""
         return dtype in _HALF
 
@@ -185,9 +180,7 @@ class Packed(Linear):
         for first in range(0, blocks, step):
             count = min(step, blocks - first)
             weight = torch.empty(inputs, count * _BLOCK, dtype=x.dtype)
-            self._products.plain(
-                self._address, weight.data_ptr(), first, count, _HALF[x.dtype], torch.get_num_threads()
-            )
+            self._products.plain(self.address, weight.data_ptr(), first, count, _HALF[x.dtype], torch.get_num_threads())
             parts.append(x @ weight)
         y = (parts[0] if len(parts) == 1 else torch.cat(parts, 1))[:, :outputs]
         y = y if self.bias is None else y + self.bias
@@ -215,7 +208,8 @@ class Plain(Packed):
         products = there()
         return products is not None and products.tiles
 
-    def _few(self, dtype: torch.dtype) -> bool:
+    def few(self, dtype: torch.dtype) -> bool:
+        """As `Packed`."""
         return dtype == torch.bfloat16
 
 
@@ -258,7 +252,7 @@ def _halves(table: Tensor | None, signed: bool) -> Tensor:
 def find() -> Products | str:
     """The library, once it has been tried; else why there is none."""
     try:
-        library, compiler = compiled.library("linear", _SOURCES)
+        library, compiler = compiled.native()
     except compiled.UnbuiltError as error:
         return str(error)
     products = Products(library, compiler, compiled.parallel())

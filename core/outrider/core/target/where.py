@@ -38,6 +38,14 @@ class Still(NamedTuple):
     end: int  # rows that full attention reads at whatever length
 
 
+class Fixed(NamedTuple):
+    """The start of a pass whose shapes hang on nothing that changes, so that no row's result does: exact mode on the host."""
+
+    start: int
+    end: int  # as in `Still`
+    real: int  # rows that count; the others fill up the width
+
+
 class Tree(NamedTuple):
     """Who sees whom where tokens do not stand in one line.
 
@@ -81,12 +89,12 @@ class Where:
     """`rows` tokens that are written from row `start` on; without a tree the row is the position.
 
     A *still* pass has its start on the device, so that one captured graph serves every length: nothing here hangs on the
-    value, and full attention reads the first `end` rows whatever the length is.
+    value, and full attention reads the first `end` rows whatever the length is. So it does in a *fixed* pass.
     """
 
     def __init__(
         self,
-        start: int | Still,
+        start: int | Still | Fixed,
         rows: int,
         tables: Tables,
         dtype: torch.dtype,
@@ -94,15 +102,16 @@ class Where:
         tree: Tree | None = None,
     ) -> None:
         self.rows, self.tree = rows, tree
+        self.real = start.real if isinstance(start, Fixed) else 0  # 0: all, and no shape is fixed
         if isinstance(start, Still):
             self.still, self.start, self.base = True, 0, start.base
             self.stop, self.end = 0, start.end
             self.index = start.base + torch.arange(rows, device=device)  # [S] rows that are written
         else:
-            self.still, self.start = False, start
-            self.stop = start + rows
-            self.end = span(self.stop)  # rows that full attention reads
-            self.index = torch.arange(start, self.stop, device=device)
+            self.still, self.start = False, start.start if isinstance(start, Fixed) else start
+            self.stop = self.start + rows
+            self.end = start.end if isinstance(start, Fixed) else span(self.stop)  # rows that full attention reads
+            self.index = torch.arange(self.start, self.stop, device=device)
         self.positions = self.index if tree is None else tree.positions[-rows:]  # [S]
         self.wide: tuple[Ring, list[Tensor]] | None = None  # what the last ring gave to a pass wider than itself
         self._tables, self._dtype, self._device = tables, dtype, device
@@ -132,7 +141,7 @@ class Where:
     def first(self, window: int) -> int:
         """First row that a layer of this window reads; a multiple of SPAN, as `end` is."""
         base = self.start if self.tree is None else self.tree.base
-        if isinstance(base, Tensor):  # a still pass reads from the beginning
+        if isinstance(base, Tensor) or self.real:  # a still or fixed pass reads from the beginning
             return 0
         return max(0, base + 1 - window) // SPAN * SPAN if window else 0
 

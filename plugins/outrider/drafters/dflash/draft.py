@@ -5,13 +5,14 @@ Letters: `n` drafting slots, `d` width, `V` vocabulary of the target, `Vd` of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
+from outrider.core.sample import Picks, certainty
 from outrider.core.target.lane import Lane
 from outrider.core.target.steps import SHORT, Steps, filled
 from outrider.core.target.where import Still
@@ -45,6 +46,8 @@ class Rider:
     The rows always end before the newest token, whose states do not exist yet. Where tokens came without states the context
     begins anew behind them.
     """
+
+    block = True
 
     def __init__(self, target: Target, parts: Parts, options: Options) -> None:
         self._target, self._parts, self._options = target, parts, options
@@ -113,18 +116,19 @@ class Rider:
         if not self.count or self.origin + self.count != position - 1:
             return None  # no state is known, or it has not heard of everything
         most = self._parts.network.plan.drafts
-        slots = self.block(context.tokens[-1], most if self._options.tree else min(most, context.nodes))
+        slots = self.slots(context.tokens[-1], most if self._options.tree else min(most, context.nodes))
         if not bool(slots.logits.isfinite().all()):
             for rows in self._rows:
                 rows.wipe(self.count)
             return None
         if self._options.tree:
             return self._tree(slots, context)
-        if not (slots.linked or context.probs or self._stops):
-            return Draft(context.sample(self._in_target_ids(slots.logits), position, []))
-        return self._chain(slots, context)
+        if slots.linked or context.probs or self._tells:
+            return self._chain(slots, context)
+        held = certainty(slots.logits) if self._weighs else None
+        return Draft(context.sample(self._in_target_ids(slots.logits), position, []), confidence=held)
 
-    def block(self, root: int, drafts: int) -> Slots:
+    def slots(self, root: int, drafts: int) -> Slots:
         """One pass over the anchor and as many mask tokens as `drafts` tokens need."""
         follower, steps = self._parts.follower, self._steps
         if steps is None:
@@ -155,29 +159,28 @@ class Rider:
         return x if scale == 1.0 else x * scale
 
     @property
-    def _stops(self) -> bool:
-        return self._parts.confidence is not None and self._options.confidence > 0
+    def _weighs(self) -> bool:
+        """Whether it says how sure it is: not where the block is captured, and the device would be asked for it."""
+        return self._steps is None
+
+    @property
+    def _tells(self) -> bool:
+        """Whether the confidence head is asked."""
+        return self._parts.confidence is not None and (self._weighs or self._options.confidence > 0)
 
     def _chain(self, slots: Slots, context: Context) -> Draft | None:
         """Slot by slot. Whether one drafts at all is settled before its token is drawn, so `probs` stay honest."""
-        position, path, laws = len(context.tokens), [], []
-        for slot in range(slots.logits.shape[0]):
-            previous = path[-1] if path else context.tokens[-1]
-            if self._stops and self.sure(slots, slot, previous) < self._options.confidence:
+        count = slots.logits.shape[0]
+        picks = Picks(replace(context, go_on=None), count, weighs=self._weighs)  # the block is there: no stop saves it
+        for slot in range(count):
+            previous = picks.path[-1] if picks.path else context.tokens[-1]
+            sure = self.sure(slots, slot, previous) if self._tells else None
+            if sure is not None and sure < self._options.confidence:
                 break
-            row = self._in_target_ids(slots.follow(slot, previous)[None])  # [1, V]
-            if not bool(row.max().isfinite()):
+            own = slots.follow(slot, previous)
+            if not picks.add(self._in_target_ids(own[None])[0], own, sure):
                 break
-            if context.probs:
-                law = context.to_probs(row[0], path)
-                laws.append(law)
-                path.append(context.rng(position + slot).draw(law))
-            else:
-                path.append(int(context.sample(row, position + slot, path)[0]))
-        if not path:
-            return None
-        tokens = torch.tensor(path, device=slots.logits.device)
-        return Draft(tokens, probs=torch.stack(laws) if laws else None)
+        return picks.draft()
 
     def sure(self, slots: Slots, slot: int, previous: int) -> float:
         """Chance that the token of a slot stays, as the confidence head says."""

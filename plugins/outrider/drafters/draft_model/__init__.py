@@ -144,31 +144,20 @@ class Rider:
         None where its logits are no numbers. Raises ModelError where they are none again after reading everything anew: that
         will not mend, and costs too much to be tried in every round.
         """
-        import torch
+        from outrider.core.sample import Picks
 
-        position = len(context.tokens)
         ids = self._in_own_ids(context.tokens)
         count = min(context.nodes, MOST, self._capacity - len(ids))
         if count <= 0 or not ids:
             return None
+        picks = Picks(context, count, weighs=self._graphs is None)
         logits = self._catch_up(ids)  # [Vd]
-        path: list[int] = []
-        laws: list[Tensor] = []
-        while True:
-            row = self._in_target_ids(logits)  # [V]
-            if not bool(row.max().isfinite()):
-                return self._spoilt()
-            if context.probs:
-                law = context.to_probs(row, path)
-                laws.append(law)
-                path.append(context.rng(position + len(path)).draw(law))
-            else:
-                path.append(int(context.sample(row[None], position + len(path), path)[0]))
-            if len(path) == count:
-                break
-            logits = self._pass(self._in_own_ids(path[-1:]))
+        while picks.add(self._in_target_ids(logits)):
+            logits = self._pass(self._in_own_ids(picks.path[-1:]))
+        if picks.broken:
+            return self._spoilt()
         self._lost = False
-        return Draft(torch.tensor(path), probs=torch.stack(laws) if laws else None)
+        return picks.draft()
 
     def _spoilt(self) -> None:
         """No draft, and all is read anew for the next one. Raises ModelError where that was no help."""

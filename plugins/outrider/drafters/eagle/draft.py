@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step
+from outrider.core.sample import Picks
 
 from .network import Network
 from .trail import Scratch, Trail
@@ -92,36 +93,26 @@ class Rider:
         if feature is None:
             return None
         if self._style.branches(context.nodes):
-            draft = self._tree(feature, min(context.nodes, NODES))
-        else:
-            draft = self._chain(context, feature, min(context.nodes, LONGEST))
-        if draft is None:
-            self._trail.wipe()
-        return draft
+            return self._tree(feature, min(context.nodes, NODES))
+        return self._chain(context, feature, min(context.nodes, LONGEST))
 
     def _chain(self, context: Context, feature: Tensor, count: int) -> Draft | None:
-        """`count` tokens, drawn as the target would draw them, or from the `draft` stream with `probs` [n, V]."""
-        trail, position, logits = self._trail, len(context.tokens), self._network.logits(feature)  # [1, Vd]
-        path: list[int] = []
-        laws: list[Tensor] = []
-        while True:
-            if not bool(logits.isfinite().all()):
-                return None
-            row = self._in_target_ids(logits[0])  # [V]
-            if context.probs:
-                law = context.to_probs(row, path)
-                laws.append(law)
-                path.append(context.rng(position + len(path)).draw(law))
-            else:
-                path.append(int(context.sample(row[None], position + len(path), path)[0]))
-            if len(path) == count:
-                return Draft(torch.tensor(path), probs=torch.stack(laws) if laws else None)
-            feature, logits = trail.follow(path[-1], feature, len(path))
+        """Up to `count` tokens, drawn as the target would draw them, or from the `draft` stream with `probs` [n, V]."""
+        logits, picks = self._network.logits(feature), Picks(context, count, weighs=not self._trail.captured)
+        while picks.add(self._in_target_ids(logits[0]), logits[0]):
+            feature, logits = self._trail.follow(picks.path[-1], feature, len(picks.path))
+        if picks.broken:
+            self._trail.wipe()
+            return None
+        return picks.draft()
 
     def _tree(self, feature: Tensor, count: int) -> Draft | None:
         """EAGLE-2: follow the k likeliest nodes of every level, then keep the `count` likeliest of all that were seen."""
         rows = (self._style.depth - 1) * self._style.top_k
         tokens, scores, parents = self._trail.grown(self._grow, feature, rows)
+        if bool(scores.isnan().any()):
+            self._trail.wipe()
+            return None
         return _likeliest(tokens, scores, parents, count)
 
     def _grow(self, feature: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor, Tensor]:
@@ -162,13 +153,11 @@ class Rider:
         return wide.index_copy_(-1, self._network.words, logits)
 
 
-def _likeliest(tokens: Tensor, scores: Tensor, parents: Tensor, count: int) -> Draft | None:
-    """The `count` best nodes, in the order in which they grew; None where a score is no number.
+def _likeliest(tokens: Tensor, scores: Tensor, parents: Tensor, count: int) -> Draft:
+    """The `count` best nodes, in the order in which they grew.
 
     No node is likelier than its parent, and of equal ones the older comes first, so every parent is among them.
     """
-    if bool(scores.isnan().any()):
-        return None
     best = scores.sort(descending=True, stable=True).indices[:count].sort().values  # [n]
     place = torch.full((scores.shape[0] + 1,), -1, device=scores.device)  # one more for the root
     place[best] = torch.arange(best.shape[0], device=scores.device)

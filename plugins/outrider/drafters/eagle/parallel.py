@@ -7,16 +7,20 @@ Letters: `n` tokens of the draft, `V` vocabulary of the target, `d` width.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
-from torch import Tensor
 
 from outrider.core.drafting import Context, Draft
+from outrider.core.sample import Picks, certainty
 
 from .draft import LONGEST, Rider
 
 
 class Parallel(Rider):
     """Follows one conversation; makes chains only."""
+
+    block = True
 
     @torch.inference_mode()
     def propose(self, context: Context) -> Draft | None:
@@ -29,15 +33,11 @@ class Parallel(Rider):
         if not bool(logits.isfinite().all()):
             self._trail.undo()
             return None
-        rows = self._in_target_ids(logits)  # [n, V]
-        return _drawn(context, rows) if context.probs else Draft(context.sample(rows, position, []))
-
-
-def _drawn(context: Context, rows: Tensor) -> Draft:
-    """Row after row from the `draft` stream, with `probs` [n, V]: only processors tie a row to the tokens before it."""
-    path: list[int] = []
-    laws: list[Tensor] = []
-    for index, row in enumerate(rows):
-        laws.append(context.to_probs(row, path))
-        path.append(context.rng(len(context.tokens) + index).draw(laws[-1]))
-    return Draft(torch.tensor(path), probs=torch.stack(laws))
+        rows, weighs = self._in_target_ids(logits), not self._trail.captured  # [n, V]
+        if not context.probs:
+            held = certainty(logits) if weighs else None
+            return Draft(context.sample(rows, position, []), confidence=held)
+        picks = Picks(replace(context, go_on=None), count, weighs=weighs)  # all is there: no stop saves it
+        for row, own in zip(rows, logits, strict=True):  # only processors tie a row to the tokens before it
+            picks.add(row, own)
+        return picks.draft()

@@ -95,6 +95,11 @@ class Trail:
         return copy
 
     @property
+    def captured(self) -> bool:
+        """Whether short passes are."""
+        return self._steps is not None
+
+    @property
     def nbytes(self) -> int:
         """Bytes of keys and values."""
         return sum(rows.nbytes for rows in self._rows)

@@ -33,7 +33,7 @@ class Rider:
         meter: Meter | None = None,
         memory: Memory | None = None,
     ) -> None:
-        self._speaker, self._vocab, self._choices = speaker, vocab, choices
+        self._speaker, self._vocab, self._choices, self.block = speaker, vocab, choices, speaker.block
         allowed = frozenset(choices) if choices is not None else PUBLISHED
         self._ranks = min(vocab, max(RANKS, *(1 + max(choice) for choice in allowed)))
         self._meter = meter or Meter(speaker.count, self._ranks)  # of the heads, not of a conversation
@@ -57,7 +57,7 @@ class Rider:
         if self._guessed is not None and self._guessed[0] == step.start:
             _, nodes, guesses = self._guessed
             path = [(), *(nodes[node] for node in step.path.tolist())]
-            self._meter.learn([guesses[node] for node in path if node in guesses], step.tokens.tolist())
+            self._meter.learn([guesses[node].ids for node in path if node in guesses], step.tokens.tolist())
         self._guessed = None
         self._memory.hear(step)
 
@@ -86,8 +86,10 @@ class Rider:
         if guesses is None:
             return None
         self._guessed = len(context.tokens), nodes, guesses
-        tokens = [guesses[node[:-1]][node[-1]] for node in nodes]
-        return Draft(torch.tensor(tokens), torch.tensor(parents_of(nodes)))
+        found = [(guesses[node[:-1]], node[-1]) for node in nodes]
+        held = [ranked.held[rank] for ranked, rank in found if ranked.held]
+        tokens = torch.tensor([ranked.ids[rank] for ranked, rank in found])
+        return Draft(tokens, torch.tensor(parents_of(nodes)), confidence=torch.tensor(held) if held else None)
 
     def _tree(self) -> list[Choice]:
         """The nodes in order of likelihood."""

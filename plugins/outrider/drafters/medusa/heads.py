@@ -28,12 +28,21 @@ from .memory import Memory, Newest
 from .prefix import Past, read_prefix
 from .tree import Choice
 
-Guesses = dict[Choice, list[int]]  # by node: ids of its children, best first
+
+class Ranked(NamedTuple):
+    """What is guessed below a node, best first."""
+
+    ids: list[int]
+    held: list[float]  # the chance of each rank; none where passes are captured: no value is asked for there
+
+
+Guesses = dict[Choice, Ranked]  # by node: its children
 
 
 class Speaker(Protocol):
-    """Heads of some kind. `state` is the number of the target state that they read."""
+    """Heads of some kind. `state` is the number of the target state that they read; `block`: one pass makes all guesses."""
 
+    block: bool
     state: int
     count: int
 
@@ -67,6 +76,8 @@ class Head(NamedTuple):
 class MedusaHeads:
     """Heads that see the last normed state alone: nodes of one depth share their guesses."""
 
+    block = True
+
     def __init__(self, target: Target, heads: Sequence[Head]) -> None:
         self._target, self._heads = target, tuple(heads)
         self.state, self.count = target.info.layers, len(heads)
@@ -86,7 +97,7 @@ class MedusaHeads:
     def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
         """As `Speaker`."""
         logits = self.logits(state, 1 + len(parents[-1]))
-        best = _ranked(logits, ranks)
+        best = _ranked(logits, ranks, weighs=self._target.graphs is None)
         if best is None:
             return None
         if not context.probs:
@@ -96,6 +107,8 @@ class MedusaHeads:
 
 class HydraHeads:
     """Heads that see the path as well: every node has guesses of its own, made level by level."""
+
+    block = False
 
     def __init__(self, target: Target, heads: Sequence[Head], offset: int, memory: Callable[[], Memory]) -> None:
         self._target, self._heads, self._memory = target, tuple(heads), memory
@@ -116,9 +129,9 @@ class HydraHeads:
         found: Guesses = {}
         for depth in range(1 + len(parents[-1])):
             level = [parent for parent in parents if len(parent) == depth]
-            paths = [[found[parent[:at]][rank] for at, rank in enumerate(parent)] for parent in level]
+            paths = [[found[parent[:at]].ids[rank] for at, rank in enumerate(parent)] for parent in level]
             logits = self.logits(state, [[context.tokens[-1], *path] for path in paths])
-            best = _ranked(logits, ranks)
+            best = _ranked(logits, ranks, weighs=self._target.graphs is None)
             if best is None:
                 return None
             if not context.probs:
@@ -129,19 +142,25 @@ class HydraHeads:
         return found
 
 
-def _ranked(logits: Tensor, ranks: int) -> list[list[int]] | None:
-    """Best ids [r][R] of logits [r, V], best first; None where those are not finite."""
-    values, ids = logits.topk(ranks)
-    return ids.tolist() if bool(values.isfinite().all()) else None
+def _ranked(logits: Tensor, ranks: int, *, weighs: bool) -> list[Ranked] | None:
+    """The `ranks` best of each row of logits [r, V]; None where those are not finite."""
+    values, ids = logits.topk(ranks)  # each [r, R]
+    if not bool(values.isfinite().all()):
+        return None
+    held = [[]] * len(ids)
+    if weighs:
+        held = (values.float() - logits.float().logsumexp(-1, keepdim=True)).exp().clamp(max=1.0).tolist()
+    return [Ranked(*row) for row in zip(ids.tolist(), held, strict=True)]
 
 
-def _led(best: list[list[int]], drawn: Sequence[int]) -> list[list[int]]:
+def _led(best: list[Ranked], drawn: Sequence[int]) -> list[Ranked]:
     """The same guesses behind those that were drawn with the noise that the target will draw with.
 
-    At temperature 0 that is the best one, else the one that is most likely to be the target's draw too.
+    At temperature 0 that is the best one, else the one that is most likely to be the target's draw too. The chances stay
+    those of the ranks, which were known before.
     """
     pairs = zip(drawn, best, strict=True)
-    return [[first, *(token for token in ids if token != first)][: len(ids)] for first, ids in pairs]
+    return [Ranked([first, *(id for id in ids if id != first)][: len(ids)], held) for first, (ids, held) in pairs]
 
 
 def read_heads(files: HeadFiles, target: Target) -> Speaker:

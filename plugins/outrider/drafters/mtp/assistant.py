@@ -23,6 +23,7 @@ from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
 from outrider.core.errors import ModelError
+from outrider.core.sample import Picks
 from outrider.core.target.attention import Attention
 from outrider.core.target.build import Builder
 from outrider.core.target.decoder import Block
@@ -36,7 +37,6 @@ from outrider.core.target.state import SLACK, Room, State
 from outrider.core.target.where import Tables, Where
 
 from .noted import Noted
-from .picks import Picks
 from .readings import ASSISTANT, told
 
 if TYPE_CHECKING:
@@ -154,12 +154,10 @@ class Assistant:
         if self._state is None:
             return None
         where = self._look()
-        picks, token, state = Picks(context), context.tokens[-1], self._state
-        while len(picks.path) < count:
-            logits, state = self._pass(token, state, where)
-            if not picks.add(logits):
-                break
-            token = picks.path[-1]
+        picks = Picks(context, count, weighs=self._target.graphs is None)
+        logits, state = self._pass(context.tokens[-1], self._state, where)
+        while picks.add(logits):
+            logits, state = self._pass(picks.path[-1], state, where)
         self._proposed = len(picks.path)
         return picks.draft()
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
+from outrider.core.sample import Picks
 from outrider.core.target.decoder import Block
 from outrider.core.target.lane import Lane
 from outrider.core.target.linear import Linear
@@ -31,7 +32,6 @@ from outrider.core.target.steps import SHORT, Steps, filled
 from outrider.core.target.where import Still, Tables, Where
 
 from .memory import CHUNK, Memory, still
-from .picks import Picks
 
 MOST = 16  # tokens of a draft of one layer
 
@@ -135,10 +135,10 @@ class Chain:
             return None
         self._memory.again()
         count = min(context.nodes, self.shape.nodes)
-        picks, made = Picks(context), self._feed()
-        while picks.add(self._logits(made)) and len(picks.path) < count:
+        picks, made = Picks(context, count, weighs=self._target.graphs is None), self._feed()
+        while picks.add(self._logits(made)):
             made = self._ahead(picks.path, made.back)
-        if len(picks.path) < count:
+        if picks.broken:
             for state in self._states:
                 if isinstance(state, Rows):
                     state.wipe(self._memory.rows)

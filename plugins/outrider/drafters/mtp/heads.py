@@ -22,6 +22,7 @@ from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
 from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.sample import Picks
 from outrider.core.target.build import Builder
 from outrider.core.target.decoder import Block
 from outrider.core.target.families import read_spec
@@ -36,13 +37,14 @@ from outrider.core.weights.stored import as_weights
 
 from .layout import META, read_settings
 from .memory import CHUNK, Memory, still
-from .picks import Picks
 
 AGAIN = "Download the heads again, whole."
 
 
 class Heads:
     """Follows one conversation; every head sees the same states."""
+
+    block = True
 
     def __init__(self, target: Target, blocks: Sequence[Block], spec: TargetSpec, made: Tables) -> None:
         self._target, self._blocks, self._spec, self._tables = target, tuple(blocks), spec, made
@@ -93,8 +95,8 @@ class Heads:
         if not self._memory.known():
             return None
         self._memory.again()
-        picks = Picks(context)
-        for row in self.logits(self._feed())[: context.nodes]:
+        picks = Picks(replace(context, go_on=None), len(self._blocks), weighs=self._target.graphs is None)
+        for row in self.logits(self._feed())[: context.nodes]:  # made in one pass: to stop would save nothing
             if not picks.add(row):
                 break
         return picks.draft()

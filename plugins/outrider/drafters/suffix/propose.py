@@ -32,6 +32,7 @@ class Guess:
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)  # -1 = root
     score: float = 0.0
+    sure: list[float] = field(default_factory=list)  # of each node, once its parent is right
 
 
 def best(index: Index, matches: Iterable[tuple[int, Any]], nodes: int) -> Guess:
@@ -41,16 +42,18 @@ def best(index: Index, matches: Iterable[tuple[int, Any]], nodes: int) -> Guess:
         depth = REACH * length
         if min(depth, nodes) <= chosen.score:  # it promises at most one token for each of its levels
             break
-        guess = grow(index, cursor, nodes, depth)
+        guess = grow(index, cursor, nodes, length)
         if guess.score > chosen.score:
             chosen = guess
     return chosen
 
 
-def grow(index: Index, cursor: Any, nodes: int, depth: int) -> Guess:
-    """The `nodes` likeliest nodes under `cursor`, at most `depth` deep."""
-    guess = Guess()
-    heap: list[tuple[float, int, int, int, int, Any]] = []  # (-probability, order, token, parent, level, cursor)
+def grow(index: Index, cursor: Any, nodes: int, length: int) -> Guess:
+    """The `nodes` likeliest nodes under `cursor`, where `length` tokens matched; the longer, the deeper and the surer."""
+    guess, depth = Guess(), REACH * length
+    heap: list[
+        tuple[float, int, int, int, int, Any, float]
+    ] = []  # (-probability, order, token, parent, level, cursor, sure)
     made = 0
 
     def push(cursor: Any, parent: int, level: int, probability: float) -> None:
@@ -60,14 +63,16 @@ def grow(index: Index, cursor: Any, nodes: int, depth: int) -> Guess:
         for token, count, behind in following:
             share = probability * count / total
             if share >= LEAST:
-                heappush(heap, (-share, made, token, parent, level, behind))
+                sure = count / total * (length + level - 1) / (length + level + 1)
+                heappush(heap, (-share, made, token, parent, level, behind, sure))
                 made += 1
 
     push(cursor, -1, 1, 1.0)
     while heap and len(guess.tokens) < nodes:
-        share, _, token, parent, level, behind = heappop(heap)
+        share, _, token, parent, level, behind, sure = heappop(heap)
         guess.tokens.append(token)
         guess.parents.append(parent)
+        guess.sure.append(sure)
         guess.score -= share
         if level < depth:
             push(behind, len(guess.tokens) - 1, level + 1, -share)
@@ -81,7 +86,6 @@ def draft(guess: Guess) -> Draft | None:
     count = len(guess.tokens)
     if count == 0:
         return None
-    tokens = torch.tensor(guess.tokens, dtype=torch.int64)
-    if guess.parents == list(range(-1, count - 1)):
-        return Draft(tokens)
-    return Draft(tokens, torch.tensor(guess.parents, dtype=torch.int64))
+    tokens, sure = torch.tensor(guess.tokens, dtype=torch.int64), torch.tensor(guess.sure)
+    chain = guess.parents == list(range(-1, count - 1))
+    return Draft(tokens, None if chain else torch.tensor(guess.parents, dtype=torch.int64), confidence=sure)

@@ -1,0 +1,181 @@
+"""`outrider verify`: the text of every drafter against the plain one, on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from outrider.app import render
+from outrider.app.commands import _measured, _prompts
+from outrider.app.options import EngineOptions, engine_options
+from outrider.core import protocol
+
+if TYPE_CHECKING:
+    from outrider.app.commands._engine import Session
+
+_TOKENS, _QUICK_TOKENS = 128, 32
+_EPILOG = f"""\b
+Examples:
+  outrider verify                                 all drafters of the starter, a few minutes
+  outrider verify --exact                         the same, and nothing may differ
+  outrider verify --model qwen.gguf --drafter suffix --drafter lookahead --quick
+  outrider verify --prompts mine.jsonl --temperature 0 --json result.json
+
+\b
+A line of a prompts file:
+  {_prompts.EXAMPLE}"""
+
+
+def _names(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> list[str]:
+    names = [value.strip().replace("-", "_") for value in values]
+    if not all(names):
+        raise render.WrongUsage("--drafter must not be empty.")
+    if names and set(names) == {"none"}:
+        raise render.WrongUsage(
+            "--drafter none leaves nothing to compare: plain decoding is what drafters are compared with.",
+            "Name a drafter of `outrider drafters list`, or leave --drafter out.",
+        )
+    return names
+
+
+@click.command(epilog=_EPILOG)
+@engine_options(without=("drafter", "system"), measuring=True)
+@click.option(
+    "--drafter",
+    "-d",
+    "names",
+    multiple=True,
+    metavar="D",
+    callback=_names,
+    help="A drafter to compare, may be given more than once.  [default: auto and all that fit]",
+)
+@click.option("--prompts", metavar="FILE", help="Own prompts, one JSON object a line.  [default: a few bundled ones]")
+@click.option("--categories", metavar="A,B", help="Only prompts of these categories.  [default: all]")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="At most N prompts of each category.  [default: 1 of the bundled ones, all of a file]",
+)
+@click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints it instead of the table.")
+@click.option("--quick", is_flag=True, help=f"Answers of {_QUICK_TOKENS} tokens in place of {_TOKENS}.")
+def verify(
+    options: EngineOptions,
+    names: list[str],
+    prompts: str | None,
+    categories: str | None,
+    limit: int | None,
+    json_to: str | None,
+    quick: bool,
+) -> None:
+    """Check on this machine that drafted text is the text the model writes alone.
+
+    Every prompt is answered plainly and with each drafter, greedy and sampled (temperature 0.8, no filters and seed 0 unless
+    options say otherwise). The first token that differs is told with how far the two best were apart. Where that is next to
+    nothing in fp32 too, it is a near-tie that rounding decided, and no error; anything else ends with exit code 1. With
+    --exact nothing may differ at all. Ctrl-C ends it early with what was compared by then.
+    """
+    if options.rule == "typical":
+        raise render.WrongUsage(
+            "--rule typical is lossy by design: it keeps tokens that the model alone would not have written.",
+            "Verify --rule match or --rule rejection.",
+        )
+    if limit is None and prompts is None:
+        limit = 1
+    chosen = _prompts.choose(_prompts.read(prompts), _measured.words(categories), limit)
+    _measured.check_writable("json", json_to)
+    sampling = options.sampling
+    sampling.max_tokens = sampling.max_tokens or (_QUICK_TOKENS if quick else _TOKENS)
+    if options.rule == "rejection":
+        render.say(
+            "Note: Under rejection sampled text follows the model's law, but is not promised to be the same; only greedy "
+            "answers are compared."
+        )
+    from outrider.app.commands import _engine
+
+    async def work(session: Session) -> dict[str, Any]:
+        request = protocol.Verify(
+            id=session.client.number(),
+            model=options.model,
+            prompts=chosen,
+            drafters=await _measured.riders(session, options, names),
+            sampling=sampling,
+            rule=options.rule,
+        )
+        session.cancel_first(request.id, _measured.PATIENCE)
+        data = await session.ask(request)
+        if json_to == "-":
+            render.echo_json(data)
+        else:
+            click.echo(_told(data))
+        if json_to not in (None, "-"):
+            _measured.write(str(json_to), render.json_text(data) + b"\n")
+        return data
+
+    _judge(_engine.with_engine(work))
+
+
+def _told(data: dict[str, Any]) -> str:
+    """Table, differences in words, and the sum of it."""
+    head = f"{data['model']} · {data['dtype']} · {data['device']}, {data['threads']} threads"
+    columns = ("DRAFTER", "MODE", "ANSWERS", "IDENTICAL", "NEAR-TIES", "DIFFERENCES", "TOKENS", "TOK/PASS")
+    table = render.table(columns, map(_line, data["drafters"]), right=range(2, 8))
+    parts = [render.printable(head) + (" · exact mode" if data["exact"] else ""), table]
+    parts += ["\n".join(_parting(one) for one in data["partings"])] if data["partings"] else []
+    return "\n\n".join([*parts, _sum(data)])
+
+
+def _line(tally: dict[str, Any]) -> tuple[str, ...]:
+    wrong = tally["differences"] + tally["unchecked"]
+    counts = (tally["answers"], tally["identical"], tally["near_ties"], wrong, tally["tokens"])
+    return tally["drafter"], tally["mode"], *map(str, counts), f"{tally['tokens_per_pass']:.2f}"
+
+
+def _parting(one: dict[str, Any]) -> str:
+    """One difference in words."""
+    turn = f", turn {one['turn'] + 1}" if one["turn"] else ""
+    where = f"{one['drafter']}, {one['mode']}, prompt {one['prompt']}{turn}, token {one['token'] + 1}"
+    said = f"plain {_said(one['plain'])}, drafted {_said(one['drafted'])}"
+    verdict = {"near-tie": "a near-tie", "difference": "a DIFFERENCE", "unchecked": "a difference, not checked in fp32"}
+    text = f"{where}: {verdict[one['verdict']]}. {said}."
+    if one["gap"] is not None:
+        text += f" In fp32 the two best are {one['gap']:.2g} apart."
+    return render.printable(" ".join([text, one["why"]]).strip())
+
+
+def _said(said: dict[str, Any]) -> str:
+    what = "ended" if said["id"] is None else f"said {said['text']!r}"
+    return what if said["gap"] is None else f"{what} (gap {said['gap']:.2g})"
+
+
+def _sum(data: dict[str, Any]) -> str:
+    answers, identical, near = (
+        sum(one[key] for one in data["drafters"]) for key in ("answers", "identical", "near_ties")
+    )
+    text = f"{identical} of {answers} drafted answers are identical to the plain ones"
+    text += f", {near} part at a near-tie." if near else "."
+    return text if data["finished"] else f"Stopped early. {text}"
+
+
+def _judge(data: dict[str, Any]) -> None:
+    """Raises Failure where something differs that should not."""
+    wrong, unchecked = (sum(one[key] for one in data["drafters"]) for key in ("differences", "unchecked"))
+    if wrong:
+        hint = "This is a mistake of Outrider or of the drafter: please report it with what --json writes."
+        if not data["exact"]:
+            hint += " --exact tells whether rounding has to do with it."
+        raise render.Failure(f"{_differ(wrong)}.", hint)
+    if unchecked:
+        raise render.Failure(
+            f"{_differ(unchecked)}, and whether that is rounding could not be checked.",
+            "Use --exact, where nothing may differ, or a smaller --context.",
+        )
+
+
+def _differ(count: int) -> str:
+    return (
+        f"{count} drafted answers differ from the plain ones"
+        if count > 1
+        else "1 drafted answer differs from the plain one"
+    )

@@ -1,0 +1,151 @@
+"""Chats and messages as they are kept, and as the JSON export writes them. Keys are only ever added."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from outrider.core.protocol import DrafterChoice, ModelChoice, Report, Sampling
+
+State = Literal["waiting", "partial", "complete", "length", "stopped", "interrupted", "failed"]
+_TITLE = 60  # characters
+_SHORT = 8  # letters of an id that people are shown; its end, as all of one day begin alike
+OPEN = ("waiting", "partial")  # states of what a running Outrider still works on
+
+
+class Settings(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What a chat was held with."""
+
+    model: ModelChoice = msgspec.field(default_factory=ModelChoice)
+    drafter: DrafterChoice = msgspec.field(default_factory=DrafterChoice)
+    sampling: Sampling = msgspec.field(default_factory=Sampling)
+    rule: str = "match"
+    think: bool | None = None
+
+
+class Pass(msgspec.Struct, array_like=True):
+    """One pass of the target. Times in seconds and milliseconds; characters of thought and answer that it brought."""
+
+    t: float
+    drafter: str
+    proposed: int
+    accepted: int
+    tokens: int
+    thought: int
+    answer: int
+    draft_ms: float
+    verify_ms: float
+    host_ms: float
+
+
+class Figures(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What a report does not tell of a reply: figures of its thought, drafters in order of appearance."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    proposed: int = 0
+    accepted: int = 0
+    drafters: list[str] = []
+
+
+class Answer(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What is kept of a reply beside its text. `marks` and `thought_marks` are run lengths over the characters, `kinds` over
+    the tokens. The report leaves out what stands elsewhere: texts, token ids and kinds."""
+
+    marks: str = ""
+    thought_marks: str = ""
+    ids: list[int] = []
+    kinds: str = ""
+    passes: list[Pass] = []
+    figures: Figures = msgspec.field(default_factory=Figures)
+    settings: Settings | None = None
+    report: Report | None = None
+
+
+class Node(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One message of a chat; those with the same parent are branches."""
+
+    id: str
+    role: Literal["user", "assistant"]
+    text: str
+    parent: str | None = None
+    thinking: str = ""
+    state: State = "complete"
+    created: float = 0.0  # seconds since 1970
+    model: str = ""
+    answer: Answer | None = None
+
+
+class Chat(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A chat without its messages. `head`: the last message of the branch that is shown."""
+
+    id: str
+    title: str
+    created: float
+    updated: float
+    head: str | None = None
+    system: str | None = None
+    settings: Settings = msgspec.field(default_factory=Settings)
+
+
+class Whole(msgspec.Struct, kw_only=True):
+    """A chat with all of its messages, in the order in which they came."""
+
+    chat: Chat
+    nodes: list[Node]
+
+    def path(self) -> list[Node]:
+        """The branch that is shown, oldest first."""
+        known = {node.id: node for node in self.nodes}
+        found: list[Node] = []
+        place = known.pop(self.chat.head or "", None)
+        while place is not None:
+            found.append(place)
+            place = known.pop(place.parent or "", None)
+        return found[::-1]
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """One line of `chats list`. `messages`: of the user."""
+
+    id: str
+    title: str
+    created: float
+    updated: float
+    messages: int
+    model: str
+
+
+class Hit(msgspec.Struct, kw_only=True):
+    """One message that a search found; `marked` are the places of its words in `snippet`."""
+
+    chat: str
+    title: str
+    node: str
+    role: str
+    created: float
+    snippet: str
+    marked: list[tuple[int, int]] = []
+
+
+class Deleted(msgspec.Struct, kw_only=True):
+    """What was deleted or brought back."""
+
+    chat: str
+    title: str
+    node: str = ""
+
+
+def title_of(text: str) -> str:
+    """The first words of a message."""
+    words = " ".join(text[: 8 * _TITLE].split())
+    if len(words) <= _TITLE:
+        return words or "Empty message"
+    cut = words[:_TITLE].rsplit(" ", 1)[0] if " " in words[_TITLE // 2 : _TITLE] else words[:_TITLE]
+    return f"{cut.rstrip(' ,;:.')}…"
+
+
+def short(chat: str) -> str:
+    """An id as people are shown it."""
+    return chat[-_SHORT:].lower()

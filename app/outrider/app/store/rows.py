@@ -1,0 +1,92 @@
+"""Records as rows of the tables, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from outrider.app.store import codec
+from outrider.app.store.records import Answer, Chat, Figures, Node, Pass, Settings
+from outrider.core.protocol import Report
+
+PUT_CHAT = (
+    "INSERT INTO chat (id, title, created, updated, head, system, settings) VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (id) DO UPDATE SET updated = excluded.updated, head = excluded.head, system = excluded.system, "
+    "settings = excluded.settings"
+)
+PUT_NODE = (
+    "INSERT INTO node (id, chat, parent, role, text, thinking, state, created, model, writer) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET parent = excluded.parent, text = excluded.text, "
+    "thinking = excluded.thinking, state = excluded.state, model = excluded.model, writer = excluded.writer "
+    "WHERE node.indexed = 0"  # the index would not know
+)
+PUT_ANSWER = (
+    "INSERT OR REPLACE INTO answer (node, marks, thought_marks, ids, kinds, passes, figures, settings, report) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+GET_CHAT = "SELECT id, title, created, updated, head, system, settings FROM chat WHERE id = ? AND deleted IS NULL"
+GET_NODES = (
+    "WITH RECURSIVE kept (id) AS (SELECT id FROM node WHERE chat = ? AND parent IS NULL AND deleted IS NULL "
+    "AND state NOT IN ('waiting', 'failed') UNION ALL SELECT node.id FROM node JOIN kept ON node.parent = kept.id "
+    "WHERE node.deleted IS NULL AND state NOT IN ('waiting', 'failed')) "
+    "SELECT node.id, parent, role, text, thinking, state, created, model, marks, thought_marks, ids, kinds, passes, figures, "
+    "settings, report FROM kept JOIN node ON node.id = kept.id LEFT JOIN answer ON answer.node = node.id "
+    "ORDER BY node.n"
+)
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+def of_chat(chat: Chat) -> tuple[Any, ...]:
+    """What `PUT_CHAT` takes."""
+    told = (chat.id, whole_text(chat.title), chat.created, chat.updated, chat.head)
+    return (*told, whole_text(chat.system), _json(chat.settings))
+
+
+def to_chat(row: tuple[Any, ...]) -> Chat:
+    """A row of `GET_CHAT`. Raises msgspec's errors if it is damaged."""
+    chat, title, created, updated, head, system, settings = row
+    decoded = msgspec.json.decode(settings, type=Settings)
+    return Chat(id=chat, title=title, created=created, updated=updated, head=head, system=system, settings=decoded)
+
+
+def of_node(chat: str, node: Node, writer: str) -> tuple[Any, ...]:
+    """What `PUT_NODE` takes."""
+    texts = (whole_text(node.text), whole_text(node.thinking))
+    return (node.id, chat, node.parent, node.role, *texts, node.state, node.created, node.model, writer)
+
+
+def of_answer(node: str, answer: Answer) -> tuple[Any, ...]:
+    """What `PUT_ANSWER` takes."""
+    packed = (codec.pack_ids(answer.ids), answer.kinds, codec.pack(answer.passes))
+    told = (_json(answer.figures), _json(answer.settings), _json(answer.report))
+    return (node, answer.marks, answer.thought_marks, *packed, *told)
+
+
+def to_node(row: tuple[Any, ...]) -> Node:
+    """A row of `GET_NODES`. Raises ValueError or msgspec's errors if it is damaged."""
+    name, parent, role, text, thinking, state, created, model, marks, *kept = row
+    node = Node(
+        id=name, parent=parent, role=role, text=text, thinking=thinking, state=state, created=created, model=model
+    )
+    if marks is not None:
+        thought_marks, ids, kinds, passes, figures, settings, report = kept
+        node.answer = Answer(
+            marks=marks,
+            thought_marks=thought_marks,
+            ids=codec.unpack_ids(ids),
+            kinds=kinds,
+            passes=codec.unpack(passes, list[Pass]),
+            figures=msgspec.json.decode(figures, type=Figures),
+            settings=None if settings is None else msgspec.json.decode(settings, type=Settings),
+            report=None if report is None else msgspec.json.decode(report, type=Report),
+        )
+    return node
+
+
+def whole_text(text: Any) -> Any:
+    """Text without halves of characters, which SQLite does not take."""
+    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else text

@@ -1,0 +1,86 @@
+"""Which programs work on the store right now: each holds a lock on a small file, which the system frees when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from outrider.app.store.ids import new_id
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+
+def _take(descriptor: int) -> bool:
+    try:
+        if sys.platform == "win32":
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+class Writers:
+    """The folder of those files; `me` is this program's name in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.me = new_id()
+        folder.mkdir(parents=True, exist_ok=True)
+        ready = folder / self.me
+        # Whoever looks before it is locked must not take it for dead.
+        unready = ready if sys.platform == "win32" else folder / f".{self.me}"
+        self._held = os.open(unready, os.O_RDWR | os.O_CREAT, 0o600)
+        _take(self._held)
+        if unready != ready:
+            unready.rename(ready)
+
+    def hold(self, chat: str) -> None:
+        """This program has a chat open, and no other any more."""
+        data = b" " + chat.encode()  # the first byte is what some systems lock
+        os.ftruncate(self._held, len(data))
+        os.lseek(self._held, 0, os.SEEK_SET)
+        os.write(self._held, data)
+
+    def holds(self, chat: str) -> bool:
+        """Whether another program that runs has this chat open."""
+        for path in self._folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if path.name != self.me and path.read_bytes()[1:] == chat.encode() and self.alive(path.name):
+                    return True
+        return False
+
+    def alive(self, name: str) -> bool:
+        """Whether the program called `name`, a file's name, still runs."""
+        path = self._folder / name
+        if name == self.me:
+            return True
+        try:
+            descriptor = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            dead = _take(descriptor)
+            if dead:
+                path.unlink(missing_ok=True)
+            return not dead
+        finally:
+            os.close(descriptor)
+
+    def clear(self) -> None:
+        """Remove the files of those that died."""
+        for path in self._folder.iterdir():
+            if path.name != self.me:
+                self.alive(path.name)
+
+    def leave(self) -> None:
+        """This program is done."""
+        with contextlib.suppress(OSError):
+            (self._folder / self.me).unlink()
+        os.close(self._held)

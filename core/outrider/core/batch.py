@@ -1,0 +1,219 @@
+"""Several answers at once: one pass of the target verifies the drafts of all, each accepts its own number of tokens.
+
+An answer has states, drafter, sampler and limits of its own and gives the text that it would give alone. A finished one leaves
+between two rounds, and the next that waits takes its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from .accept import Guess
+from .answer import Answer, Control, Conversation, Order, check_room
+from .errors import ModelError, UsageError
+from .pace import Pace
+from .policy import LADDER, Policy
+from .protocol import Done, Event, Notice, Report
+from .registry import Rider
+from .rounds import Round, Rounds
+from .target.batched import Batched, Share, state_bytes
+from .target.decoder import Pass
+from .target.model import SLACK, TargetModel
+from .target.state import Cache
+from .weights import memory
+
+MOST = 64  # answers at once, where nothing is said
+SHARE = 0.8  # of the free memory, that the states of all answers may take
+
+Say = Callable[[Event], None]
+
+
+class _Seat(Answer):
+    """One answer among others. `decode_s` is the time since its first token, whoever was worked for in it.
+
+    `draft_s` and `verify_s` are its own: of a pass, the share of its rows.
+    """
+
+    def __init__(self, order: Order, rider: Rider | None, target: TargetModel, policy: Policy, say: Say) -> None:
+        super().__init__(replace(order, stable=0), Conversation(target), policy, lambda _: rider, say)
+        self._home, self._tell = rider, say
+        self.rider: Rider | None = None  # a fork of the one at home
+        self.cache: Cache | None = None  # while it sits
+        self.proposal: tuple[Guess, tuple[list[int], int]] = Guess([]), ([], 0)
+        self._target = target
+        self._rounds: Rounds | None = None
+        self._asked, self._draft_s, self._since = 0, 0.0, 0.0
+
+    def sit(self, control: Control) -> None:
+        """Get states and a drafter, and read the prompt."""
+        target, order = self._target, self.order
+        if self._home is not None and not self._home.failed:
+            self.rider = self._home.fork(lambda text: self._tell(Notice(text, order.request)))
+        self.cache = target.decoder.new_cache(room(order, target) + SLACK)
+        with target.standing(self.cache):
+            self._prefill(self.rider, control)
+            self._rounds = Rounds(target, self.talk.tokens, self.sampler, order.rule, ahead=False)
+        self._since = time.perf_counter()
+        self._close_full()
+
+    @property
+    def who(self) -> str:
+        """Who drafts for it."""
+        return "" if self.rider is None else self.rider.name
+
+    def most(self) -> int:
+        """Draft tokens that are of use in the next round."""
+        if self.rider is None or self.rider.failed:
+            return 0
+        most = min(
+            self.emitter.left(self._target.context - len(self.talk.tokens)) - 1, self.rider.shape.nodes, SLACK - 1
+        )
+        pinned = self.order.drafter.tokens
+        return max(0, min(most, LADDER[-1] if pinned is None else pinned))
+
+    def propose(self, length: int) -> Share:
+        """What it wants verified, with at most so many draft tokens, unless the user has fixed how many."""
+        assert self.cache is not None and self._rounds is not None
+        began = time.perf_counter()
+        self._asked = min(self.most(), length if self.order.drafter.tokens is None else SLACK)
+        with self._target.standing(self.cache):
+            self.proposal = self._rounds.propose(self.rider, self._asked)
+        self._draft_s = time.perf_counter() - began
+        guess = self.proposal[0]
+        listening = self.rider is not None and not self.rider.failed
+        states = self.rider.needs.hidden if self.rider is not None and listening else ()
+        return Share([self.talk.tokens[-1], *guess.tokens], self.cache, None if guess.line else guess.parents, states)
+
+    def settle(self, result: Pass, verify_s: float) -> Round:
+        """Accept and tell; `verify_s`: its share of the pass."""
+        assert self.cache is not None and self._rounds is not None
+        began = time.perf_counter()
+        with self._target.standing(self.cache):
+            done = self._rounds.settle(self.rider, *self.proposal, result)
+        done.asked, done.draft_s = self._asked, self._draft_s
+        done.verify_s = verify_s + done.verify_s - began
+        self._count(done)
+        self._emit(done, self._since)
+        self._since = time.perf_counter()
+        self._close_full()
+        return done
+
+    def leave(self) -> None:
+        """Give states and drafter back."""
+        if self.rider is not None:
+            self.rider.close()
+        self.cache = self._rounds = self.rider = None
+
+    def report(self) -> Report:
+        """As of any answer; the speed is its own while the others ran, so no plain pass compares with it."""
+        made = super().report()
+        made.speedup = None
+        return made
+
+    def _close_full(self) -> None:
+        if self._target.context <= len(self.talk.tokens):
+            self.emitter.close("length")
+
+
+class Batch:
+    """Answers to `orders`, each with the drafter that it forks, None for none."""
+
+    def __init__(
+        self, target: TargetModel, policy: Policy, orders: Sequence[tuple[Order, Rider | None]], say: Say
+    ) -> None:
+        self._target, self._say = target, say
+        self._seats = [_Seat(order, rider, target, policy, say) for order, rider in orders]
+        self._decoder = Batched(target.decoder)
+        self._pace = Pace(policy.costs.passes)
+
+    def run(self, control: Control, batch: int | None = None) -> list[Report]:
+        """Reports in the order of `orders`; `say` gets every `Step`, and `Done` when one ends.
+
+        `batch`: how many run at once. Raises UsageError if a prompt does not fit, ModelError if memory is short, both before
+        any answer.
+        """
+        began = time.perf_counter()
+        if self._target.exact:
+            raise UsageError("Exact mode makes one answer at a time.", "Leave --exact out.")
+        for seat in self._seats:
+            check_room(seat.order.ids, self._target.context)
+        places = self._places(batch)
+        waiting, live = deque(self._seats), list[_Seat]()
+        try:
+            while (waiting or live) and not control.cancelled():
+                if waiting and len(live) < places:
+                    live.append(waiting.popleft())
+                    live[-1].sit(control)
+                else:
+                    self._round(live)
+                live = [seat for seat in live if not self._left(seat, began)]
+            for seat in (*live, *waiting):
+                seat.emitter.close("cancelled")
+                self._left(seat, began)
+        except torch.OutOfMemoryError as error:
+            raise _short(f"{places} answers at once do not fit into the memory of {self._target.device}.") from error
+        finally:
+            for seat in live:
+                seat.leave()
+        return [seat.report() for seat in self._seats]
+
+    def _places(self, batch: int | None) -> int:
+        """How many answers run at once."""
+        if batch is not None and batch < 1:
+            raise UsageError(f"{batch} answers at once are none.", "Ask for one or more.")
+        needs = sorted(
+            (state_bytes(self._target.decoder, room(seat.order, self._target)) for seat in self._seats), reverse=True
+        )
+        free = memory.free(str(self._target.device))
+        places = min(batch or MOST, len(needs))
+        if free is None:
+            return places
+        while batch is None and places > 1 and sum(needs[:places]) > SHARE * free:
+            places -= 1
+        if sum(needs[:places]) > SHARE * free:
+            raise _short(
+                f"{places} answers at once need {sum(needs[:places]) / 1e9:.1f} GB for their states, "
+                f"and of {free / 1e9:.1f} GB that are free {SHARE:.0%} may be used."
+            )
+        return places
+
+    def _round(self, live: Sequence[_Seat]) -> None:
+        length = self._pace.length([(seat.who, seat.most()) for seat in live])
+        shares = [seat.propose(length) for seat in live]
+        began = time.perf_counter()
+        passes = self._decoder.together(shares)
+        spent, rows = time.perf_counter() - began, sum(len(share.ids) for share in shares)
+        self._pace.passed(rows, spent)
+        for seat, share, result in zip(live, shares, passes, strict=True):
+            done = seat.settle(result, spent * len(share.ids) / rows)
+            if done.asked:
+                self._pace.drafted(seat.who, done.asked, depth(done.guess), done.accepted, done.draft_s)
+
+    def _left(self, seat: _Seat, began: float) -> bool:
+        """Whether an answer has ended; then its place is free and its end is told."""
+        if seat.emitter.finish is None:
+            return False
+        seat.leave()
+        seat.timing.batch_s = time.perf_counter() - began
+        report = seat.report()
+        self._say(Done(request=seat.order.request, finish=report.finish, report=report))
+        return True
+
+
+def room(order: Order, target: TargetModel) -> int:
+    """Tokens that an answer may come to, its prompt included."""
+    return target.context if order.limit is None else min(target.context, len(order.ids) + order.limit)
+
+
+def depth(guess: Guess) -> int:
+    """Tokens of the longest path."""
+    return len(guess) if guess.line else max(len(guess.path(node)) for node in range(len(guess)))
+
+
+def _short(what: str) -> ModelError:
+    return ModelError(what, "Ask for fewer at once, or set --max-tokens lower.")

@@ -1,0 +1,139 @@
+"""What passes cost, measured when a model is loaded: threads first, then rows, then what a long context adds.
+
+What was measured before on this machine is taken over, if a look at one width does not speak against it.
+
+Letters: `W` rows of a pass.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+from .accept import Guess
+from .errors import Cancelled
+from .history import TURN, CostRecord
+from .policy import Policy
+from .rounds import Rounds
+from .sample import Sampler
+from .target.model import TargetModel
+
+WIDTHS = (1, 8, 17, 2, 4, 33)  # rows that are timed at load, in this order
+WIDE = 8  # rows of the wide pass that is timed behind a long context
+CHECKED = (8, 1)  # that are looked at where a record is known: the first, or the second where passes are narrower
+SAMPLES = 5  # times that each width is timed
+CALIBRATION = 1.5  # seconds after which no further width, or number of threads, is begun
+ALL_THREADS = torch.get_num_threads()  # what torch takes by itself
+FAR, CHUNK = 1024, 512  # tokens of context behind which passes are timed again, and how many of them one pass makes
+PLAIN_TO_SEE = 1.08  # times that a pass must take there, to be more than noise
+
+
+class Calibrator:
+    """For one target. `cancelled` is asked between passes."""
+
+    def __init__(self, target: TargetModel, sampler: Sampler, cancelled: Callable[[], bool]) -> None:
+        self._target, self._sampler, self._cancelled = target, sampler, cancelled
+
+    def policy(self, known: CostRecord | None, threads: int | None) -> Policy:
+        """A policy that knows what passes cost: from a record, if it is still true, else measured. `threads`: asked for.
+
+        Raises Cancelled.
+        """
+        lane = self._target.lane
+        policy = Policy(None if lane is None else lane.wide)
+        if known is not None and self._recalled(policy, known, threads):
+            return policy
+        self.choose_threads(threads)
+        self.measure(policy)
+        return policy
+
+    def choose_threads(self, asked: int | None) -> None:
+        """So many CPU threads as were asked for, else those that make a one-row pass fastest: more of them can be slower.
+
+        All that torch would take come first, then half as many, and so on while that pays.
+        """
+        target = self._target
+        torch.set_num_threads(asked or ALL_THREADS)
+        if asked or target.exact or target.device.type != "cpu":  # exact mode: a prompt's sums may hang on the threads
+            return
+        best, chosen, count, spent = math.inf, ALL_THREADS, ALL_THREADS, 0.0
+        while count >= 1 and spent < CALIBRATION:
+            torch.set_num_threads(count)
+            times = [self.timed(1) for _ in range(6)]
+            spent += sum(times)
+            if min(times) > best * 0.97:  # a few passes tell no more
+                break
+            best, chosen, count = min(times), count, count // 2
+        torch.set_num_threads(chosen)
+
+    def measure(self, policy: Policy) -> None:
+        """Time each width: the first pass builds kernels, the median of the others counts.
+
+        They are taken in turns, so that what else the machine does falls on all widths alike.
+        """
+        times: dict[int, list[float]] = {}
+        spent = 0.0
+        for rows in self._widths():
+            spent += self.timed(rows)
+            times[rows] = [self.timed(rows)]
+            spent += times[rows][0]
+            if spent > CALIBRATION:
+                break
+        for rows in [*times] * (SAMPLES - 1):
+            if spent < CALIBRATION or len(times[rows]) < 2:
+                times[rows].append(self.timed(rows))
+                spent += times[rows][-1]
+        for rows, found in times.items():
+            policy.calibrate(rows, median(found))
+        if spent + FAR / WIDE * policy.costs.of(WIDE) < CALIBRATION:
+            self._lean(policy)
+
+    def timed(self, rows: int, context: int = 0) -> float:
+        """Seconds of a round with so many rows behind so many tokens, as answers run them."""
+        if self._cancelled():
+            raise Cancelled
+        began = time.perf_counter()
+        rounds = Rounds(self._target, [0] * (context + 1), self._sampler, ahead=False)
+        rounds.check(Guess([0] * (rows - 1)))
+        spent = time.perf_counter() - began
+        self._target.rewind(context)
+        return spent
+
+    def _recalled(self, policy: Policy, known: CostRecord, threads: int | None) -> bool:
+        """Take over a record; False if a pass takes another time now."""
+        torch.set_num_threads(threads or known.threads)
+        captured = self._target.lane is not None  # else the first rounds of an answer would pay for it
+        for rows in self._widths() if captured else ():
+            self.timed(rows)
+        rows = next((one for one in CHECKED if one in known.passes and one <= self._target.most), None)
+        if rows is None or min(known.passes.values()) <= 0:
+            return False
+        times = [self.timed(rows) for _ in range(4)]
+        if abs(median(times[1:]) / known.passes[rows] - 1) > TURN:
+            return False
+        for some, seconds in known.passes.items():
+            policy.calibrate(some, seconds)
+        policy.costs.lean_by(*known.slopes)
+        return True
+
+    def _lean(self, policy: Policy) -> None:
+        """What context adds. States that cannot be cut do not grow with it."""
+        target = self._target
+        if not target.cache.cut or target.context <= FAR + WIDE or target.most < WIDE:
+            return
+        for at in range(0, FAR, CHUNK):
+            if self._cancelled():
+                raise Cancelled
+            target.forward([0] * CHUNK, last=True)
+            target.commit(at + CHUNK)
+        one, wide = (median([self.timed(rows, FAR) for _ in range(4)][1:]) for rows in (1, WIDE))
+        target.rewind(0)
+        if one > PLAIN_TO_SEE * policy.costs.of(1):
+            policy.costs.lean(FAR, one, (WIDE, wide))
+
+    def _widths(self) -> tuple[int, ...]:
+        return tuple(rows for rows in WIDTHS if rows <= self._target.most)

@@ -1,0 +1,59 @@
+"""Several answers of a toy target at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import toys
+
+from outrider.core.answer import Order
+from outrider.core.batch import Batch
+from outrider.core.policy import Policy
+from outrider.core.protocol import DrafterChoice, Event, Report
+from outrider.core.registry import Rider
+from outrider.core.target.model import TargetModel
+
+
+def order(number: int, ids: Sequence[int], **settings: Any) -> Order:
+    """What an answer is made from: greedy, with drafts of 4 tokens, unless `settings` say otherwise."""
+    values: dict[str, Any] = {
+        "request": number,
+        "model": "toy",
+        "ids": list(ids),
+        "settings": toys.GREEDY,
+        "seed": 100 + number,
+        "rule": "match",
+        "drafter": DrafterChoice(name="toy", tokens=settings.pop("tokens", 4)),
+        "eos": frozenset(),
+        "pieces": toys.Letters(),
+        "decode": lambda some: "".join(f"<{i}>" for i in some),
+    }
+    return Order(**{**values, **settings})
+
+
+def together(
+    target: TargetModel,
+    orders: Sequence[Order],
+    riders: Sequence[Rider | None] | None = None,
+    *,
+    at_once: int | None = None,
+    say: Callable[[Event], None] = lambda event: None,
+    control: toys.Still | None = None,
+) -> list[Report]:
+    """The reports of all; `riders` are forked."""
+    pairs = list(zip(orders, riders or [None] * len(orders), strict=True))
+    return Batch(target, Policy(), pairs, say).run(control or toys.Still(), at_once)
+
+
+def most_at_once(events: Sequence[Event]) -> int:
+    """How many answers had begun and not ended, at most."""
+    live, most = set[int](), 0
+    for event in events:
+        name, request = type(event).__name__, getattr(event, "request", None)
+        if name == "Step" and isinstance(request, int):
+            live.add(request)
+        elif name == "Done" and isinstance(request, int):
+            live.discard(request)
+        most = max(most, len(live))
+    return most
