@@ -110,6 +110,7 @@ def environment(folder: Path, *paths: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{shims}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": path}
 
 
+@pytest.mark.thorough
 def test_everything_without_the_packages_of_the_set_up(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(HIDE)
     out = tmp_path / "gpu.json"
@@ -126,6 +127,7 @@ def test_everything_without_the_packages_of_the_set_up(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == f"{len(found['planned'])} of {len(found['planned'])} checks are fine"
 
 
+@pytest.mark.thorough
 def test_kernels_compile_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton is made for Linux only")
     paths = (ROOT / "core", ROOT / "tests" / "support")
@@ -136,6 +138,7 @@ def test_kernels_compile_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
     assert int(done.stdout.split()[0]) > 10
 
 
+@pytest.mark.thorough
 def test_trouble_is_written_down_and_parts_are_joined(tmp_path: Path) -> None:
     """A failing check, one without an end, a run that goes on, one in a process of its own; parts of a file, damaged too."""
     (tmp_path / "model.bin").write_bytes(bytes(range(256)) * 10)

@@ -13,6 +13,7 @@ from outrider.core import calibration
 from outrider.core.answer import Conversation
 from outrider.core.calibration import Calibrator
 from outrider.core.errors import Cancelled
+from outrider.core.history import CostRecord
 from outrider.core.noise import Noise
 from outrider.core.policy import Policy
 from outrider.core.sample import Sampler
@@ -43,6 +44,19 @@ def test_the_count_that_is_fastest(costs: dict[int, float], chosen: int, monkeyp
     monkeypatch.setattr(Calibrator, "timed", lambda self, rows: costs[torch.get_num_threads()])
     Calibrator(toys.target(), SAMPLER, lambda: False).choose_threads(None)
     assert torch.get_num_threads() == chosen
+
+
+def test_a_record_of_other_threads_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "ALL_THREADS", 2)
+    monkeypatch.setattr(
+        Calibrator, "timed", lambda self, rows, context=0: {2: 0.001, 1: 0.002}[torch.get_num_threads()]
+    )
+    busy = CostRecord(0.0, 1, {1: 0.002, 8: 0.002}, (0.0, 0.0), {})  # made while another program had one of two cores
+    policy = Calibrator(toys.target(), SAMPLER, lambda: False).policy(busy, None)
+    assert torch.get_num_threads() == 2
+    assert policy.costs.of(1) == pytest.approx(0.001)
+    kept = CostRecord(0.0, 2, {1: 0.001, 8: 0.00111}, (0.0, 0.0), {})
+    assert Calibrator(toys.target(), SAMPLER, lambda: False).policy(kept, None).costs.of(8) == pytest.approx(0.00111)
 
 
 def test_what_there_was_no_time_for_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,7 +214,9 @@ class Answer:
             asked = self._budget(drafter, room)
             done = rounds.run(drafter, asked)
             self._count(done)
-            self._learn(done, self._emit(done, began), behind)
+            spent = self._emit(done, began)
+            self._learn(done, spent, behind)
+            self.timing.decode_s += time.perf_counter() - began - spent  # telling and learning are paid for as well
 
     def _budget(self, drafter: Rider | None, room: int) -> int:
         """Draft tokens for this round, at most: the last emitted token needs none, and none may pass the context."""

@@ -25,7 +25,7 @@ from .target.model import TargetModel
 WIDTHS = (1, 8, 17, 2, 4, 33)  # rows that are timed at load, in this order
 WIDE = 8  # rows of the wide pass that is timed behind a long context
 CHECKED = (8, 1)  # that are looked at where a record is known: the first, or the second where passes are narrower
-SAMPLES = 5  # times that each width is timed
+SAMPLES, LOOKS = 5, 3  # times that each width is timed, and one row where a record is known
 CALIBRATION = 1.5  # seconds after which no further width, or number of threads, is begun
 ALL_THREADS = torch.get_num_threads()  # what torch takes by itself
 FAR, CHUNK = 1024, 512  # tokens of context behind which passes are timed again, and how many of them one pass makes
@@ -45,13 +45,12 @@ class Calibrator:
         """
         lane = self._target.lane
         policy = Policy(None if lane is None else lane.wide)
-        if known is not None and self._recalled(policy, known, threads):
-            return policy
-        self.choose_threads(threads)
-        self.measure(policy)
+        self.choose_threads(threads, SAMPLES if known is None else LOOKS)
+        if known is None or not self._recalled(policy, known):
+            self.measure(policy)
         return policy
 
-    def choose_threads(self, asked: int | None) -> None:
+    def choose_threads(self, asked: int | None, samples: int = SAMPLES) -> None:
         """So many CPU threads as were asked for, else those that make a one-row pass fastest: more of them can be slower.
 
         All that torch would take come first, then half as many, and so on while that pays.
@@ -63,7 +62,7 @@ class Calibrator:
         best, chosen, count, spent = math.inf, ALL_THREADS, ALL_THREADS, 0.0
         while count >= 1 and spent < CALIBRATION:
             torch.set_num_threads(count)
-            times = [self.timed(1) for _ in range(6)]
+            times = [self.timed(1) for _ in range(1 + samples)]
             spent += sum(times)
             if min(times) > best * 0.97:  # a few passes tell no more
                 break
@@ -103,9 +102,13 @@ class Calibrator:
         self._target.rewind(context)
         return spent
 
-    def _recalled(self, policy: Policy, known: CostRecord, threads: int | None) -> bool:
-        """Take over a record; False if a pass takes another time now."""
-        torch.set_num_threads(threads or known.threads)
+    def _recalled(self, policy: Policy, known: CostRecord) -> bool:
+        """Take over a record; False if it was made with other threads, or a pass takes another time now.
+
+        Threads are chosen anew: while another program ran, fewer may have been the best.
+        """
+        if known.threads != torch.get_num_threads():
+            return False
         captured = self._target.lane is not None  # else the first rounds of an answer would pay for it
         for rows in self._widths() if captured else ():
             self.timed(rows)

@@ -207,12 +207,13 @@ class _Part:
         """What it proposes, if it is free."""
         if not self.drafter.free:
             return None
+        self.catch_up()
         nodes = min(context.nodes, self.drafter.shape.nodes)
         return self.drafter.propose(replace(context, nodes=nodes, probs=False, go_on=None), vocab)
 
     def hear(self, step: Step, *, now: bool) -> None:
-        """Tell it, at once where it costs nothing, it has just drafted, or it is long; else later, all at once."""
-        if now or self.drafter.free or step.tokens.shape[0] >= LATE or self.drafter.failed:
+        """Tell it, at once where it has just drafted or it is long; else when it is asked again, all at once."""
+        if now or step.tokens.shape[0] >= LATE or self.drafter.failed:
             self.catch_up()
             self.drafter.advance(step)
         else:

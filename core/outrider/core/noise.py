@@ -86,9 +86,12 @@ class Noise:
         scores = probs[ids].double().log() + gumbel(self.uniform(stream, position, ids))
         return int(ids[scores.argmax()])
 
-    def draft_stream(self, position: int) -> DraftStream:
-        """The private noise of a drafter for one position."""
-        return DraftStream(self, position)
+    def draft_stream(self, position: int, root: int = 0) -> DraftStream:
+        """The private noise of a drafter for one position in the round of that root.
+
+        The next round has other noise: what is chosen there may hang on what was drawn in this one and never verified.
+        """
+        return DraftStream(self, position + (root << 32))
 
     @staticmethod
     def _finish(x: Tensor) -> Tensor:

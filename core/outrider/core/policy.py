@@ -18,6 +18,7 @@ from .acceptance import KEEP, Acceptance
 from .confidence import Calibrated
 from .costs import Costs
 from .plain import LEAST, Plain
+from .resting import Resting
 from .shadows import Scored
 
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 32)
@@ -32,7 +33,8 @@ FAINT = 0.02  # survival below which no node is looked at
 SURE = 50  # verified positions from which a drafter may end its own drafts by its confidence
 
 NONE = "none"
-What = Literal["ride", "pinned", "probe", "parked", "silent", "meter", "first", "off"]
+ALONE = ("meter", "first", "rest", "off")  # rounds in which no drafter is asked
+What = Literal["ride", "pinned", "probe", "parked", "silent", "meter", "first", "rest", "off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ class Policy:
             0.0,
         )  # of the draft that is being made; tokens for each second that it competes with
         self._answer = ANSWER
+        self._resting = Resting()
 
     # ------------------------------------------------------------------ choosing
 
@@ -155,6 +158,7 @@ class Policy:
         if phase != self._now.phase:
             for arm in self._arms.values():
                 arm.gap, arm.wait = PROBE_FIRST, 0
+            self._resting.wake()
         self._now = _Now(phase, context, pinned, park)
         self._survival = 1.0
         if pinned is not None:
@@ -163,6 +167,8 @@ class Policy:
             self.chosen = Choice("first")
         elif self._plain_due():
             self.chosen = Choice("meter")
+        elif park and self._resting.begins():
+            self.chosen = Choice("rest")
         else:
             return True
         return False
@@ -211,6 +217,8 @@ class Policy:
     @property
     def wait(self) -> int | None:
         """Rounds until the parked drafter is tried again; None where its offers are looked at in every round."""
+        if self.chosen.what == "rest":
+            return self._resting.left + 1
         arm = self._arms.get(self.chosen.name)
         return None if arm is None or not arm.wait else max(1, arm.gap - arm.wait)
 
@@ -348,6 +356,10 @@ class Policy:
         self.costs.saw(made.proposed + 1, rest, made.context)
         if made.proposed == 0:
             self.plain.add(rest)
+        if chosen.what in ALONE:
+            self._resting.alone(rest)
+        else:
+            self._resting.asked(made.accepted + 1, made.drafting + rest)
         if chosen.what == "probe" and self._rate:
             lost = made.drafting + rest - (made.accepted + 1) / self._rate
             self._probed += max(0.0, lost)
@@ -399,7 +411,8 @@ class Policy:
         arm.offered, arm.ridden = min(1.0, max(OFFERED, record.offered)), record.ridden
 
     def answered(self, tokens: int) -> None:
-        """An answer ended with so many tokens."""
+        """An answer ended with so many tokens; the next may be quite another text."""
+        self._resting.wake()
         self._answer += 0.2 * (max(16, tokens) - self._answer)
 
     def _accepted(self, arm: _Arm, made: Outcome) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -114,7 +115,7 @@ class Rounds:
             probs=self.rule == "rejection" and drafter.trusted,
             sample=self.sampler.chain,
             to_probs=self.sampler.distribution,
-            rng=self.sampler.noise.draft_stream,
+            rng=partial(self.sampler.noise.draft_stream, root=len(self.tokens) - 1),
             go_on=self.go_on,
         )
 

@@ -36,6 +36,8 @@ def words(choice: Choice, wait: int | None = None) -> str:
     if choice.what == "parked":
         again = "" if wait is None else f"; next try in {wait} round{'s' if wait != 1 else ''}"
         return f"parked: {choice.name} would give {choice.gain:.2f}x{again}"
+    if choice.what == "rest":
+        return f"resting: asking drafters takes longer than it saves; next try in {wait} rounds"
     if choice.what == "silent":
         return "plain: no drafter has a guess"
     return "measuring plain speed" if choice.what in ("meter", "first") else ""

@@ -177,9 +177,9 @@ class Decoder:
         """[S] -> [S, d] rows of the table."""
         return self.weights.embedding(ids)
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """[S] -> [S, d] as the first block sees them."""
-        x = self.embed_raw(ids)
+    def embed(self, ids: Tensor, *, read: bool = False) -> Tensor:
+        """[S] -> [S, d] as the first block sees them. `read`: the host may read the ids."""
+        x = self.weights.embedding.few(ids) if read else self.embed_raw(ids)
         if self.spec.embed_scale != 1.0:
             x = x * self._scale
         return x if self.weights.embed_norm is None else self.weights.embed_norm(x)
@@ -238,7 +238,7 @@ class Decoder:
         self, ids: Tensor, cache: Cache, where: Where, count: int, keep: tuple[Sequence[int], dict[int, Tensor]]
     ) -> Tensor:
         states, kept = keep
-        x = self.embed(ids)  # [S, d]
+        x = self.embed(ids, read=not where.still)  # [S, d]
         extra = self.weights.extra(ids, x, len(self.weights.blocks)) if self.weights.extra else None
         stacks, index = self._stacks(x), 0
         while index < count:

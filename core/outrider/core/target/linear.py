@@ -24,6 +24,7 @@ from outrider.core.weights.grouped import Grouped
 from outrider.core.weights.layout import Layout
 
 FEW = 64  # rows of the widest pass that decodes
+KEPT = 4096  # expanded rows of a table that are kept
 _FEW_INT4 = 192  # up to here the 4-bit kernel beats expanding
 _GROUPS = (32, 64, 128, 256)  # what the CPU's 4-bit kernel takes
 _SLICE = 1 << 20  # weights worked on at a time
@@ -277,10 +278,11 @@ class Stacked(Linear):
 class Table:
     """Token embeddings [V, d], quantised or plain: only the rows that a pass needs are expanded."""
 
-    __slots__ = ("dtype", "weight")
+    __slots__ = ("_kept", "dtype", "weight")
 
     def __init__(self, weight: Tensor | Grouped, dtype: torch.dtype) -> None:
         self.weight, self.dtype = weight, dtype
+        self._kept: dict[int, Tensor] = {}  # expanded rows [d] of ids that came up
 
     @property
     def device(self) -> torch.device:
@@ -292,6 +294,20 @@ class Table:
         if isinstance(self.weight, Tensor):
             return F.embedding(ids, self.weight)
         return self.weight.lookup(ids).to(self.dtype)
+
+    def few(self, ids: Tensor) -> Tensor:
+        """The same for ids that the host may read: rows that came up before are not expanded again."""
+        if isinstance(self.weight, Tensor) or ids.device.type != "cpu" or ids.shape[0] > FEW:
+            return self(ids)
+        asked = ids.tolist()
+        missing = [one for one in dict.fromkeys(asked) if one not in self._kept]
+        if missing:
+            with torch.inference_mode(False):
+                made = self(torch.tensor(missing))
+            if len(self._kept) + len(missing) > KEPT:
+                self._kept = {one: self._kept[one] for one in set(asked) & self._kept.keys()}
+            self._kept.update(zip(missing, made, strict=True))
+        return torch.stack([self._kept[one] for one in asked])
 
 
 def _in_c(weight: Tensor | Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear | None:
