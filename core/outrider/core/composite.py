@@ -25,10 +25,8 @@ from .registry import GuardedDrafter
 from .rounds import first_children
 from .shadows import Scored, Shadow
 
-OPEN, WATCHED = (
-    8,
-    8,
-)  # offers of one drafter that wait to be judged, and how many tokens of each: soon, rather than deep
+OPEN = 8  # offers of one drafter that wait to be judged
+WATCHED = 8  # tokens of each that are judged: soon, rather than deep
 LATE = 64  # tokens at once that everybody is told of at once: a prompt
 
 

@@ -101,7 +101,7 @@ class DrafterRecord(msgspec.Struct):
         0.0,
         0.0,
         0.0,
-    )  # newest rounds that it drafted in, their tokens, and plain passes' time
+    )  # newest rounds it drafted in: rounds, tokens, plain passes' time
 
 
 @dataclass(slots=True)
@@ -141,10 +141,8 @@ class Policy:
         self._riding = False
         self._drafted = 0
         self._decoded = self._probed = self._metered = 0.0  # seconds: all, lost to probes, lost to plain passes
-        self._survival, self._rate = (
-            1.0,
-            0.0,
-        )  # of the draft that is being made; tokens for each second that it competes with
+        self._survival = 1.0  # of the draft that is being made
+        self._rate = 0.0  # tokens for each second that it competes with
         self._answer = ANSWER
         self._resting = Resting()
 

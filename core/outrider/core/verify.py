@@ -26,10 +26,8 @@ from .sample import Sampler
 from .trial import usual
 
 TEMPERATURE = 0.8  # of sampled text, where nothing is said
-NEAR, NEAR_ROUNDED = (
-    1e-4,
-    0.05,
-)  # gaps in fp32 below which rounding may decide: in fp32, and where weights or sums are rounded
+NEAR = 1e-4  # gap in fp32 below which rounding may decide
+NEAR_ROUNDED = 0.05  # the same where weights or sums are rounded
 LESS = 16  # bits of memory for each parameter, below which weights are quantised
 
 Mode = Literal["greedy", "sampled"]
