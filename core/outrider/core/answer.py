@@ -259,7 +259,6 @@ class Answer:
         if done.fresh or (self.passes == 1 and not self.policy.plain.n):  # the very first pass pays for warming up
             return
         guess = done.guess
-        depth = None if guess.line else max((len(guess.path(node)) for node in range(len(guess))), default=0)
         self.policy.learn(
             Outcome(
                 done.drafter,
@@ -268,7 +267,7 @@ class Answer:
                 done.draft_s,
                 spent - done.draft_s,
                 context,
-                depth,
+                None if guess.line else guess.depth,
                 self._kept,
                 done.confidence if guess.line else None,
             )

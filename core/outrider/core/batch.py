@@ -192,7 +192,7 @@ class Batch:
         for seat, share, result in zip(live, shares, passes, strict=True):
             done = seat.settle(result, spent * len(share.ids) / rows)
             if done.asked:
-                self._pace.drafted(seat.who, done.asked, depth(done.guess), done.accepted, done.draft_s)
+                self._pace.drafted(seat.who, done.asked, done.guess.depth, done.accepted, done.draft_s)
 
     def _left(self, seat: _Seat, began: float) -> bool:
         """Whether an answer has ended; then its place is free and its end is told."""
@@ -208,11 +208,6 @@ class Batch:
 def room(order: Order, target: TargetModel) -> int:
     """Tokens that an answer may come to, its prompt included."""
     return target.context if order.limit is None else min(target.context, len(order.ids) + order.limit)
-
-
-def depth(guess: Guess) -> int:
-    """Tokens of the longest path."""
-    return len(guess) if guess.line else max(len(guess.path(node)) for node in range(len(guess)))
 
 
 def _short(what: str) -> ModelError:
