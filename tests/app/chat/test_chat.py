@@ -62,7 +62,7 @@ async def test_reply_streams_with_marks_and_figures(ride: Any, size: tuple[int, 
         assert ground is not None
         assert [tinted(leaf, ground) for leaf in leaves[:2]] == ["Big/", "Some words/"]
         chat.app.palette.adapt(None)
-        chat.chat.repaint_marks()
+        chat.chat.sight.repaint()
         assert [underlined(leaf) for leaf in leaves] == ["Big/", "Some words/", " code/", " =/"]
         assert last(chat).text == text
         assert "/pass" in chat.screen() and "% accepted · prompt_lookup" in chat.screen()
@@ -74,7 +74,7 @@ async def test_table_cells_are_marked(ride: Any) -> None:
     async with ride(answer(text, "PPPAPPPPPAPPPPAPP")) as chat:
         await chat.ask("go")
         chat.app.palette.adapt(None)
-        chat.chat.repaint_marks()
+        chat.chat.sight.repaint()
         cells = [underlined(cell) for cell in chat.chat.query("MarkdownTableCellContents")]
         assert cells == ["/", "two/", "/", "same/", "/", "same/"]
 
@@ -86,7 +86,7 @@ async def test_tail_has_exact_marks(ride: Any) -> None:
         await chat.type("go")
         await writing(chat, 15)
         chat.app.palette.adapt(None)
-        chat.chat.repaint_marks()
+        chat.chat.sight.repaint()
         tail = chat.chat.query_one(MarkedText)
         await chat.until(lambda: underlined(tail) == " *accep[ted/")
         assert "plain *accep[ted not" in chat.screen()
@@ -117,7 +117,7 @@ async def test_f2_switches_the_drafter_in_mid_answer(ride: Any) -> None:
 
 async def test_f3_switches_drafting_off_and_back(ride: Any) -> None:
     async with ride(SLOW) as chat:
-        chat.chat.choose_drafter("suffix")
+        chat.chat.choices.drafter("suffix")
         await chat.type("go")
         await writing(chat)
         await chat.pilot.press("f3")

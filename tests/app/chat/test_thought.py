@@ -116,7 +116,7 @@ async def test_marks_in_a_thought(ride: Any) -> None:
         await chat.pilot.press("ctrl+l")
         await chat.until(lambda: view(chat).query("_Paragraph"))
         chat.app.palette.adapt(None)
-        chat.chat.repaint_marks()
+        chat.chat.sight.repaint()
         (words,) = view(chat).query("_Paragraph")
         assert underlined(words) == " accepted/"
         await chat.pilot.press("f4")

@@ -29,8 +29,8 @@ class ChatApp(App[None]):
     TITLE = "Outrider"
 
     def __init__(self, options: ChatOptions) -> None:
-        with as_file(files("outrider.assets").joinpath("chat.tcss")) as style:
-            super().__init__(css_path=style)
+        with as_file(files("outrider.assets").joinpath("styles")) as styles:
+            super().__init__(css_path=sorted(styles.glob("*.tcss")))
         unbind(self, self.COMMAND_PALETTE_BINDING)  # the registry's key for it is the screen's
         self.follower = Follower(options.asked)
         look = self.follower.settings.config.look
@@ -61,7 +61,7 @@ class ChatApp(App[None]):
             )
         )
         if self.chat.is_attached:
-            self.chat.repaint_marks()
+            self.chat.sight.repaint()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The actions of the registry, and no others."""

@@ -149,7 +149,7 @@ class Follower:
         if path == "look.theme":
             screen.app.theme = theme_of(value)
         elif path == "look.marks":
-            screen.show_marks(Marks(value))
+            screen.sight.show_marks(Marks(value))
         elif path == "look.width":
             screen.fit(screen.size.width)
         elif section == "sampling":

@@ -1,0 +1,31 @@
+"""Everything the chat can do, once: keys, palette, slash commands, help and footer all derive from this list."""
+
+from __future__ import annotations
+
+from outrider.app.chat.actions import drafting, message, screens, talk, view
+from outrider.app.chat.actions.action import Action as Action
+
+ACTIONS: tuple[Action, ...] = (
+    *talk.ACTIONS,
+    *message.ACTIONS,
+    *drafting.ACTIONS,
+    *view.ACTIONS,
+    *screens.ACTIONS,
+)
+
+BY_ID = {action.id: action for action in ACTIONS}
+BY_SLASH = {action.slash: action for action in ACTIONS if action.slash}
+
+PROMPT_KEYS: tuple[tuple[str, str], ...] = (
+    ("enter", "Send"),
+    ("ctrl+j, \\ enter", "New line; also shift+enter and alt+enter where the terminal tells them from enter"),
+    ("up, down", "At the edge of the prompt: earlier messages"),
+)
+
+
+def parse_slash(text: str) -> tuple[str, str] | None:
+    """`(name, argument)` of a slash command, None for an ordinary message; two slashes make an ordinary one."""
+    if not text.startswith("/") or text.startswith("//"):
+        return None
+    name, _, argument = text[1:].partition(" ")
+    return name.strip(), argument.strip()
