@@ -51,7 +51,8 @@ class Figures(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 class Answer(msgspec.Struct, omit_defaults=True, kw_only=True):
     """What is kept of a reply beside its text. `marks` and `thought_marks` are run lengths over the characters, `kinds` over
-    the tokens. The report leaves out what stands elsewhere: texts, token ids and kinds."""
+    the tokens, `chances` one digit for each token whose probability is known: its tenth. The report leaves out what stands
+    elsewhere: texts, token ids and kinds."""
 
     marks: str = ""
     thought_marks: str = ""
@@ -61,6 +62,15 @@ class Answer(msgspec.Struct, omit_defaults=True, kw_only=True):
     figures: Figures = msgspec.field(default_factory=Figures)
     settings: Settings | None = None
     report: Report | None = None
+    chances: str = ""
+
+
+class Attachment(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A text that goes to the model with a message and is shown only by name. `path`: where it came from, empty if pasted."""
+
+    name: str
+    text: str
+    path: str = ""
 
 
 class Node(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -74,6 +84,7 @@ class Node(msgspec.Struct, omit_defaults=True, kw_only=True):
     state: State = "complete"
     created: float = 0.0  # seconds since 1970
     model: str = ""
+    attachments: list[Attachment] = []
     answer: Answer | None = None
 
 

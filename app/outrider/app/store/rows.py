@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from outrider.app.store import codec
-from outrider.app.store.records import Answer, Chat, Figures, Node, Pass, Settings
+from outrider.app.store.records import Answer, Attachment, Chat, Figures, Node, Pass, Settings
 from outrider.core.protocol import Report
 
 PUT_CHAT = (
@@ -16,22 +16,22 @@ PUT_CHAT = (
     "settings = excluded.settings"
 )
 PUT_NODE = (
-    "INSERT INTO node (id, chat, parent, role, text, thinking, state, created, model, writer) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET parent = excluded.parent, text = excluded.text, "
-    "thinking = excluded.thinking, state = excluded.state, model = excluded.model, writer = excluded.writer "
-    "WHERE node.indexed = 0"  # the index would not know
+    "INSERT INTO node (id, chat, parent, role, text, thinking, state, created, model, writer, attachments) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET parent = excluded.parent, text = excluded.text, "
+    "thinking = excluded.thinking, state = excluded.state, model = excluded.model, writer = excluded.writer, "
+    "attachments = excluded.attachments WHERE node.indexed = 0"  # the index would not know
 )
 PUT_ANSWER = (
-    "INSERT OR REPLACE INTO answer (node, marks, thought_marks, ids, kinds, passes, figures, settings, report) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT OR REPLACE INTO answer (node, marks, thought_marks, ids, kinds, passes, figures, settings, report, chances) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 GET_CHAT = "SELECT id, title, created, updated, head, system, settings FROM chat WHERE id = ? AND deleted IS NULL"
 GET_NODES = (
     "WITH RECURSIVE kept (id) AS (SELECT id FROM node WHERE chat = ? AND parent IS NULL AND deleted IS NULL "
     "AND state NOT IN ('waiting', 'failed') UNION ALL SELECT node.id FROM node JOIN kept ON node.parent = kept.id "
     "WHERE node.deleted IS NULL AND state NOT IN ('waiting', 'failed')) "
-    "SELECT node.id, parent, role, text, thinking, state, created, model, marks, thought_marks, ids, kinds, passes, figures, "
-    "settings, report FROM kept JOIN node ON node.id = kept.id LEFT JOIN answer ON answer.node = node.id "
+    "SELECT node.id, parent, role, text, thinking, state, created, model, attachments, marks, thought_marks, ids, kinds, "
+    "passes, figures, settings, report, chances FROM kept JOIN node ON node.id = kept.id LEFT JOIN answer ON answer.node = node.id "
     "ORDER BY node.n"
 )
 
@@ -56,24 +56,27 @@ def to_chat(row: tuple[Any, ...]) -> Chat:
 def of_node(chat: str, node: Node, writer: str) -> tuple[Any, ...]:
     """What `PUT_NODE` takes."""
     texts = (whole_text(node.text), whole_text(node.thinking))
-    return (node.id, chat, node.parent, node.role, *texts, node.state, node.created, node.model, writer)
+    kept = whole_text(_json(node.attachments)) if node.attachments else ""
+    return (node.id, chat, node.parent, node.role, *texts, node.state, node.created, node.model, writer, kept)
 
 
 def of_answer(node: str, answer: Answer) -> tuple[Any, ...]:
     """What `PUT_ANSWER` takes."""
     packed = (codec.pack_ids(answer.ids), answer.kinds, codec.pack(answer.passes))
     told = (_json(answer.figures), _json(answer.settings), _json(answer.report))
-    return (node, answer.marks, answer.thought_marks, *packed, *told)
+    return (node, answer.marks, answer.thought_marks, *packed, *told, answer.chances)
 
 
 def to_node(row: tuple[Any, ...]) -> Node:
     """A row of `GET_NODES`. Raises ValueError or msgspec's errors if it is damaged."""
-    name, parent, role, text, thinking, state, created, model, marks, *kept = row
+    name, parent, role, text, thinking, state, created, model, attachments, marks, *kept = row
     node = Node(
         id=name, parent=parent, role=role, text=text, thinking=thinking, state=state, created=created, model=model
     )
+    if attachments:
+        node.attachments = msgspec.json.decode(attachments, type=list[Attachment])
     if marks is not None:
-        thought_marks, ids, kinds, passes, figures, settings, report = kept
+        thought_marks, ids, kinds, passes, figures, settings, report, chances = kept
         node.answer = Answer(
             marks=marks,
             thought_marks=thought_marks,
@@ -83,6 +86,7 @@ def to_node(row: tuple[Any, ...]) -> Node:
             figures=msgspec.json.decode(figures, type=Figures),
             settings=None if settings is None else msgspec.json.decode(settings, type=Settings),
             report=None if report is None else msgspec.json.decode(report, type=Report),
+            chances=chances,
         )
     return node
 

@@ -32,6 +32,10 @@ MIGRATIONS: tuple[str, ...] = (
         ids BLOB NOT NULL, kinds TEXT NOT NULL, passes BLOB NOT NULL, figures TEXT NOT NULL, settings TEXT, report TEXT
     );
     """,
+    """
+    ALTER TABLE node ADD COLUMN attachments TEXT NOT NULL DEFAULT '';
+    ALTER TABLE answer ADD COLUMN chances TEXT NOT NULL DEFAULT ''
+    """,
 )
 
 
