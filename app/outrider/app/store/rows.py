@@ -31,8 +31,8 @@ GET_NODES = (
     "AND state NOT IN ('waiting', 'failed') UNION ALL SELECT node.id FROM node JOIN kept ON node.parent = kept.id "
     "WHERE node.deleted IS NULL AND state NOT IN ('waiting', 'failed')) "
     "SELECT node.id, parent, role, text, thinking, state, created, model, attachments, marks, thought_marks, ids, kinds, "
-    "passes, figures, settings, report, chances FROM kept JOIN node ON node.id = kept.id LEFT JOIN answer ON answer.node = node.id "
-    "ORDER BY node.n"
+    "passes, figures, settings, report, chances FROM kept JOIN node ON node.id = kept.id "
+    "LEFT JOIN answer ON answer.node = node.id ORDER BY node.n"
 )
 
 
