@@ -59,15 +59,6 @@ def test_text_that_does_not_go_on_from_it_drops_an_offer(start: int) -> None:
     assert shadow.heard(10, [5]) == [Scored(1, 1)]
 
 
-def test_at_the_end_of_the_text_the_rest_is_unknown() -> None:
-    shadow = Shadow("x")
-    shadow.offer(0, [1, 2, 3])
-    assert shadow.heard(0, [1]) == []
-    assert shadow.end() == [Scored(3, 1, censored=True)]
-    assert shadow.end() == []
-    assert shadow.wants
-
-
 def test_it_counts_as_verification_would_have() -> None:
     """Random offers and text: the score is the number of tokens that agree from the first on, whatever the rounds."""
     luck = random.Random(1)

@@ -70,6 +70,12 @@ class Guess:
             node = self.parents[node]
         return found[::-1]
 
+    def shorter(self, length: int) -> Guess:
+        """Its first nodes. Not for one with `probs` that is cut by the values of its tokens."""
+        probs = None if self.probs is None else self.probs[:length]
+        held = self.confidence and self.confidence[:length]
+        return Guess(self.tokens[:length], self.parents[:length], probs, held)
+
     def names(self, nodes: Sequence[int]) -> list[int]:
         """Tokens of some nodes."""
         return [self.tokens[node] for node in nodes]

@@ -76,14 +76,30 @@ class _Seat(Answer):
         pinned = self.order.drafter.tokens
         return max(0, min(most, LADDER[-1] if pinned is None else pinned))
 
-    def propose(self, length: int) -> Share:
-        """What it wants verified, with at most so many draft tokens, unless the user has fixed how many."""
+    @property
+    def free(self) -> bool:
+        """Whether its drafts cost next to nothing and may be cut: the round then takes what pays of them."""
+        pinned = self.order.drafter.tokens is not None or self.order.rule == "rejection"
+        return self.rider is not None and self.rider.free and not self.rider.failed and not pinned
+
+    def propose(self, length: int) -> None:
+        """Ask for at most so many draft tokens, unless the user has fixed how many."""
         assert self.cache is not None and self._rounds is not None
         began = time.perf_counter()
-        self._asked = min(self.most(), length if self.order.drafter.tokens is None else SLACK)
+        fixed = self.free or self.order.drafter.tokens is not None
+        self._asked = min(self.most(), SLACK if fixed else length)
         with self._target.standing(self.cache):
             self.proposal = self._rounds.propose(self.rider, self._asked)
         self._draft_s = time.perf_counter() - began
+
+    def cut(self, length: int) -> None:
+        """Keep so much of the draft."""
+        guess, (nodes, total) = self.proposal
+        self.proposal = guess.shorter(length), (nodes[:length], total)
+
+    def share(self) -> Share:
+        """What it wants verified."""
+        assert self.cache is not None
         guess = self.proposal[0]
         listening = self.rider is not None and not self.rider.failed
         states = self.rider.needs.hidden if self.rider is not None and listening else ()
@@ -183,16 +199,28 @@ class Batch:
         return places
 
     def _round(self, live: Sequence[_Seat]) -> None:
-        length = self._pace.length([(seat.who, seat.most()) for seat in live])
-        shares = [seat.propose(length) for seat in live]
+        length = self._pace.length([(seat.who, seat.most()) for seat in live if not seat.free])
+        for seat in live:
+            seat.propose(length)
+        self._cut([seat for seat in live if seat.free], live)
+        shares = [seat.share() for seat in live]
         began = time.perf_counter()
         passes = self._decoder.together(shares)
         spent, rows = time.perf_counter() - began, sum(len(share.ids) for share in shares)
         self._pace.passed(rows, spent)
         for seat, share, result in zip(live, shares, passes, strict=True):
             done = seat.settle(result, spent * len(share.ids) / rows)
+            if done.confidence and done.guess.line:
+                self._pace.judged(seat.who, done.confidence, done.accepted)
             if done.asked:
                 self._pace.drafted(seat.who, done.asked, done.guess.depth, done.accepted, done.draft_s)
+
+    def _cut(self, free: Sequence[_Seat], live: Sequence[_Seat]) -> None:
+        """Of drafts that cost nothing, what pays is verified."""
+        drafts = [(seat.who, seat.proposal[0]) for seat in free]
+        rows = len(live) + sum(len(seat.proposal[0]) for seat in live) - sum(len(guess) for _, guess in drafts)
+        for seat, length in zip(free, self._pace.kept(rows, drafts), strict=True):
+            seat.cut(length)
 
     def _left(self, seat: _Seat, began: float) -> bool:
         """Whether an answer has ended; then its place is free and its end is told."""

@@ -46,6 +46,7 @@ class Composite:
         self._open = False  # whether it has drafted, and waits to hear what came of it
         self.known = 0
         self.trusted = any(part.trusted for part in parts)
+        self.free = all(part.free for part in parts)
         needs = [part.needs for part in parts]
         hidden = {need.hidden for need in needs if need.hidden}
         assert len(hidden) < 2, "two would need different states"

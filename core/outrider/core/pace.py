@@ -1,7 +1,8 @@
 """How long the drafts of a round of several answers are: what gives most tokens for the time of the one pass that verifies all.
 
-With many answers in a pass rows are no longer free, so drafts get shorter the more there are. All answers of a round draft up
-to the same length; where drafting does not pay, none is made, and that is tried again now and then.
+With many answers in a pass rows are no longer free, so drafts get shorter the more there are. What costs time to draft is
+drafted up to one length by all answers of a round. What is free is drafted as far as it goes, and of all drafts of the round
+those tokens are verified that are likeliest to be accepted, as many as pay. Where none pay, that is tried again now and then.
 
 Letters: `K` draft tokens of an answer, `R` rows of a pass.
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .accept import Guess
 from .acceptance import ALL, Acceptance
+from .confidence import Calibrated
 from .costs import Costs
 from .policy import LADDER
 from .target.linear import FEW
@@ -33,6 +36,7 @@ class _Known:
     """Of one drafter, over all answers that it rides with."""
 
     acceptance: Acceptance = field(default_factory=Acceptance)
+    calibrated: Calibrated = field(default_factory=Calibrated)
     offered: float = 1.0  # how often it proposes anything
     filled: float = 1.0  # how much of what was asked for, if it does
     seconds: float = 0.0  # of one proposal
@@ -48,6 +52,7 @@ class Pace:
             self._costs.calibrate(rows, seconds)
         self._known: dict[str, _Known] = {}
         self._gap, self._wait = PROBE_FIRST, 0
+        self._patience = [PROBE_FIRST, 0]  # the same of what is free
 
     def length(self, riding: Sequence[tuple[str, int]]) -> int:
         """Draft tokens of each answer in the next round; `riding`: who drafts for each, and how many would be of use, 0: none."""
@@ -67,6 +72,51 @@ class Pace:
             return 0
         self._wait, self._gap = 0, min(2 * self._gap, PROBE_LAST)
         return min(FIRST, most)
+
+    def kept(self, rows: int, drafts: Sequence[tuple[str, Guess]]) -> list[int]:
+        """How many nodes of each draft are verified in a pass that has `rows` rows anyhow; `drafts` with who made them.
+
+        The chance of a node is that of all above it as well, so the likeliest ones are beginnings of drafts.
+        """
+        found = sorted(
+            ((chance, at) for at, draft in enumerate(drafts) for chance in self._chances(*draft)), reverse=True
+        )
+        best, most, sure = 0, rows / self._costs.of(rows), float(rows)
+        for count, (chance, _) in enumerate(found, 1):
+            sure += chance
+            rate = sure / self._costs.of(rows + count)
+            if rate > most:
+                best, most = count, rate
+        self._patience[1] += 1
+        if best:
+            self._patience = [PROBE_FIRST, 0]
+        elif found and self._patience[1] >= self._patience[0]:
+            self._patience = [min(2 * self._patience[0], PROBE_LAST), 0]
+            return [min(FIRST, len(guess)) for _, guess in drafts]
+        kept = [0] * len(drafts)
+        for _, at in found[:best]:
+            kept[at] += 1
+        return kept
+
+    def _chances(self, name: str, guess: Guess) -> list[float]:
+        """Of each node of a draft, that it and all above it are accepted."""
+        known, sure = self._of(name), guess.confidence
+        rates = known.acceptance.rates(ALL, len(guess))
+        chances, depths = list[float](), list[int]()
+        for node, parent in enumerate(guess.parents):
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+            base = rates[depths[node]]
+            chance = base if sure is None else known.calibrated.believe(depths[node], sure[node], base)
+            chances.append(chance * (chances[parent] if parent >= 0 else 1.0))
+        return chances
+
+    def judged(self, name: str, confidence: Sequence[float], accepted: int) -> None:
+        """Of a verified draft, how sure its drafter was of each token, and how many were right. Comes before `drafted`."""
+        known = self._of(name)
+        reached = confidence[: accepted + 1]
+        rates = list(known.acceptance.rates(ALL, len(reached)))
+        for depth, (sure, base) in enumerate(zip(reached, rates, strict=False)):
+            known.calibrated.learn(depth, sure, base, depth < accepted)
 
     def drafted(self, name: str, asked: int, proposed: int, accepted: int, seconds: float) -> None:
         """A drafter was asked for `asked` tokens and took so long; `accepted` of the `proposed` ones were right."""

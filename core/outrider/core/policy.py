@@ -116,6 +116,8 @@ class _Arm:
     gap: int = PROBE_FIRST
     wait: int = 0
     won: bool = False  # its last probe was worth its time
+    drafted: int = 0  # rounds with a draft of it, in this session
+    plain: int = 0  # plain passes since it was the newest to draft
     ridden: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
@@ -139,7 +141,7 @@ class Policy:
         self._arms: dict[str, _Arm] = {}
         self._now = _Now()
         self._riding = False
-        self._drafted = 0
+        self._newest = NONE  # who made the last draft
         self._decoded = self._probed = self._metered = 0.0  # seconds: all, lost to probes, lost to plain passes
         self._survival = 1.0  # of the draft that is being made
         self._rate = 0.0  # tokens for each second that it competes with
@@ -335,11 +337,13 @@ class Policy:
         return max(0.0, choice.seconds - choice.expected / rate)
 
     def _plain_due(self) -> bool:
-        """Interleaved plain passes for the meter."""
-        n = self.plain.n
-        if self._drafted < LEARNING:
-            return n < min(LEAST, self._drafted * LEAST // LEARNING)
-        return n < LEAST + (self._drafted - LEARNING) // EVERY and self._metered <= SHARE * self._decoded
+        """Interleaved plain passes for the meter of whoever drafts."""
+        arm = self._arms.get(self._newest)
+        if arm is None:
+            return False
+        if arm.drafted < LEARNING:
+            return arm.plain < arm.drafted * LEAST // LEARNING
+        return arm.plain < LEAST + (arm.drafted - LEARNING) // EVERY and self._metered <= SHARE * self._decoded
 
     # ------------------------------------------------------------------ learning
 
@@ -354,6 +358,8 @@ class Policy:
         self.costs.saw(made.proposed + 1, rest, made.context)
         if made.proposed == 0:
             self.plain.add(rest)
+            if self._newest in self._arms:
+                self._arms[self._newest].plain += 1
         if chosen.what in ALONE:
             self._resting.alone(rest)
         else:
@@ -370,7 +376,7 @@ class Policy:
         if made.proposed:
             arm = self._arm(made.drafter)
             arm.offered += OFFERED * (1 - arm.offered)
-            self._drafted += 1
+            arm.drafted, self._newest = arm.drafted + 1, made.drafter
             taken = (1.0, made.accepted + 1.0, (made.drafting + rest) / self.costs.of(1, made.context))
             rounds, tokens, cost = (KEEP * old + new for old, new in zip(arm.ridden, taken, strict=True))
             arm.ridden = rounds, tokens, cost
@@ -386,8 +392,7 @@ class Policy:
     def heard(self, name: str, scored: Scored, confidence: Sequence[float] | None) -> None:
         """What a free drafter had offered is judged by the text that came."""
         if scored.offered:
-            end = scored.accepted if scored.censored else None
-            line = Outcome(name, scored.offered, scored.accepted, 0.0, 0.0, kept=end, confidence=confidence)
+            line = Outcome(name, scored.offered, scored.accepted, 0.0, 0.0, confidence=confidence)
             self._accepted(self._arm(name), line)
 
     def dump(self) -> dict[str, DrafterRecord]:

@@ -192,6 +192,7 @@ class Rider(Protocol):
     known: int  # tokens it has been told of
     trusted: bool
     device: bool
+    free: bool  # may be asked at any time, for next to nothing
     block: bool  # makes all tokens of a draft at once
     chooses: bool  # settles by itself how many tokens it drafts, of those it is allowed
     needs: Needs

@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 
 class Scored(NamedTuple):
-    """What became of an offer. `censored`: the text ended within it, so that what followed is not known to be wrong."""
+    """What became of an offer. One that is open when the text ends is not judged."""
 
     offered: int  # tokens; 0 where the drafter was silent
     accepted: int
-    censored: bool = False
 
 
 class Shadow:
@@ -53,15 +52,11 @@ class Shadow:
         offered = len(self._tokens)
         for token in tokens:
             if self._right == offered or token != self._tokens[self._right]:
-                return self._settled(censored=False)
+                return self._settled()
             self._right += 1
             self._at += 1
-        return self._settled(censored=False) if self._right == offered else []
+        return self._settled() if self._right == offered else []
 
-    def end(self) -> list[Scored]:
-        """The text ends here; an open offer is settled as far as it was right."""
-        return [] if self.wants else self._settled(censored=True)
-
-    def _settled(self, *, censored: bool) -> list[Scored]:
+    def _settled(self) -> list[Scored]:
         self._at = -1
-        return [Scored(len(self._tokens), self._right, censored)]
+        return [Scored(len(self._tokens), self._right)]
