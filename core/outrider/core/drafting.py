@@ -179,6 +179,10 @@ class Target(Protocol):
         """[n, d] -> [n, V]: output projection with the target's cap and multiplier, without norm."""
         ...
 
+    def rows(self, ids: Tensor) -> Tensor:
+        """[n] -> [n, d] rows of the output layer that `head` multiplies by, its multiplier included and its cap not."""
+        ...
+
     def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
         """Residual [n, d] after the first `layers` layers for `ids` at `start`; writes their K/V as scratch."""
         ...

@@ -147,14 +147,14 @@ def load(name: str, target: Target, options: Mapping[str, object], report: Calla
 
 def build(name: str, target: Target, options: Mapping[str, object]) -> Drafter:
     """A drafter by method name, not guarded. Raises as `load`."""
-    entry = _entry(name)
+    entry = named(name)
     answer = _fitting(entry, target.info, options.get("weights"))
     return _guarded(f"Loading the drafter {name}", lambda: method(entry).load(target, answer, options))
 
 
 def readings(name: str, info: ModelInfo, weights: str | None) -> list[Mapping[str, object]]:
     """The options under which a method would read its files, at least one set. Raises as `load`."""
-    entry = _entry(name)
+    entry = named(name)
     answer = _fitting(entry, info, weights)
     offer = getattr(method(entry), "readings", None)
     found = _guarded(f"Asking the drafter {name} for readings", lambda: list(offer(info, answer))) if offer else []
@@ -163,10 +163,11 @@ def readings(name: str, info: ModelInfo, weights: str | None) -> list[Mapping[st
 
 def trusted(name: str) -> bool:
     """Whether the `probs` of a method are honoured. Raises DrafterError if there is none of that name."""
-    return _entry(name).trusted
+    return named(name).trusted
 
 
-def _entry(name: str) -> Entry:
+def named(name: str) -> Entry:
+    """The entry of that name. Raises DrafterError if there is none."""
     known = {entry.name: entry for entry in entries()}
     if name not in known:
         raise DrafterError(

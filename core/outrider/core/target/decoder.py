@@ -24,6 +24,8 @@ from .spec import TargetSpec
 from .state import RINGS, SLACK, Cache, Room, State
 from .where import Fixed, Still, Tables, Tree, Where
 
+EXPANDED = 256  # rows of the unit matrix by which an output layer is expanded at a time
+
 if TYPE_CHECKING:
     from .stack import Stack
 
@@ -196,6 +198,16 @@ class Decoder:
         if self.spec.logit_cap is not None:
             logits = torch.tanh(logits / self.spec.logit_cap) * self.spec.logit_cap
         return logits
+
+    @torch.inference_mode()
+    def rows(self, ids: Tensor) -> Tensor:
+        """[n] -> [n, d] rows of the output layer with the model's multiplier, expanded."""
+        if self.spec.tied:
+            rows = self.embed_raw(ids)
+        else:
+            ones = torch.eye(self.spec.width, dtype=self.dtype, device=self.device)
+            rows = torch.cat([self.weights.head(part)[:, ids] for part in ones.split(EXPANDED)]).t().contiguous()
+        return rows * self.spec.logit_scale if self.spec.logit_scale != 1.0 else rows
 
     @torch.inference_mode()
     def run(

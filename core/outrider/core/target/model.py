@@ -145,6 +145,10 @@ class TargetModel:
         """[n, d] -> [n, V] without norm."""
         return self.decoder.head(hidden)
 
+    def rows(self, ids: Tensor) -> Tensor:
+        """[n] -> [n, d] rows of the output layer, expanded."""
+        return self.decoder.rows(ids)
+
     def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
         """Residual [n, d] after the first layers, good until the next call; what they write is scratch."""
         if self.lane is None or ids.shape[0] > SLACK or self.cache.forgets:

@@ -15,6 +15,8 @@ from outrider.core.drafting import Fit, Match, ModelInfo, Target
 from outrider.core.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
+    from outrider.core.train.recipe import Recipe
+
     from .draft import Rider, Style
 
 SLACK = 64  # positions beyond the target's context that a draft may reach
@@ -30,6 +32,13 @@ class Eagle:
     """
 
     api = 1
+
+    @property
+    def recipe(self) -> Recipe:
+        """How such a draft is trained."""
+        from .training import EagleRecipe
+
+        return EagleRecipe()
 
     def matches(self, model: ModelInfo) -> Match:
         """Fits the model that a draft was trained for, once it is given."""

@@ -154,6 +154,7 @@ class Container:
     )  # token of the rows that stand for tokens not known yet (P-EAGLE); None: drafts one token after another
     told: tuple[int, ...]  # numbers of layers in the config
     telling: str  # "", "boundary", "output", "nested": how these count
+    tied: bool  # its output rows are the target's, and left out
     layers: int | None  # that the target must have, if the config tells
     tokenizer: str  # fingerprint, "" if there is none
 
@@ -233,7 +234,10 @@ def read(source: Source) -> Container:
     spec = _spec(name, block, count, holds)
     fused = source.shape("model.fc.weight")[-1] if "fc.weight" in holds else 0
     mask = _mask(source, fused or spec.width, spec.vocab) if "mask_hidden" in holds else None
-    words = source.shape("lm_head.weight")[0] if "lm_head.weight" in holds else spec.vocab
+    words = spec.vocab
+    tied = bool(config.get("tied_to_target")) and "lm_head.weight" not in holds
+    if "lm_head.weight" in holds or (tied and "d2t" in holds):
+        words = source.shape("d2t" if tied else "lm_head.weight")[0]
     _check_tables(source, holds, words, spec.vocab)
     told, telling = _told(name, config)
     layers = config.get("num_target_layers")
@@ -251,6 +255,7 @@ def read(source: Source) -> Container:
         mask=mask,
         told=told,
         telling=telling,
+        tied=tied,
         layers=layers if isinstance(layers, int) else None,
         tokenizer=fingerprint(source.text()),
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 from outrider.core.drafting import Target
 from outrider.core.errors import ModelError
 from outrider.core.target.attention import Attention
-from outrider.core.target.linear import Form, Linear
+from outrider.core.target.linear import Form, Linear, linear
 from outrider.core.target.load import tables
 from outrider.core.target.mlp import Dense
 from outrider.core.target.norm import Norm
@@ -145,7 +145,7 @@ def load(source: Source, container: Container, target: Target, rows: int) -> Net
         entry=entry,
         blocks=tuple(_block(read, container, index, holds) for index in range(len(spec.layers))),
         norm=read.norm("norm") if "norm.weight" in holds else None,
-        head=_head(read, container, target, holds),
+        head=_head(read, source, container, target),
         words=_words(source, container, target) if "d2t" in holds else None,
         mask=_mask(read, container, entry, target.info.width),
         tables=tables(spec, rows, target.dtype, target.device),
@@ -220,7 +220,10 @@ def _mlp(read: Reader, spec: DenseSpec, at: str, d: int) -> Dense:
     return Dense(gate_up, read.linear(f"{at}down_proj", d, spec.width, spec.bias), spec.activation)
 
 
-def _head(read: Reader, container: Container, target: Target, holds: set[str]) -> Callable[[Tensor], Tensor]:
+def _head(read: Reader, source: Source, container: Container, target: Target) -> Callable[[Tensor], Tensor]:
+    holds = source.holds()
+    if container.tied and "d2t" in holds:
+        return linear(target.rows(_words(source, container, target)), None, target.dtype, target.device)
     if "lm_head.weight" in holds:
         return read.layer(read.stored("lm_head.weight", container.words, container.spec.width, None))
     if container.spec.width != target.info.width:

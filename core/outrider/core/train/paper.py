@@ -1,0 +1,106 @@
+"""How much a trained drafter gets accepted on texts that are known already: no pass of the target, its states are enough.
+
+The drafter is loaded as every drafter is, hears a text round by round and drafts; what agrees with the text would have been
+accepted at temperature 0 (of a text that was drawn: a little more would be, as drafts share the noise there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import torch
+from torch import Tensor
+
+from outrider.core.drafting import Context, Step, Stream
+from outrider.core.registry import Rider
+from outrider.core.rounds import guess_of
+
+from .answers import Kept
+from .teacher import Teacher
+
+
+class Acceptance(msgspec.Struct):
+    """Counts over all rounds. By depth: how often it was reached, and how often the token there was right."""
+
+    rounds: int = 0
+    tokens: int = 0
+    reached: list[int] = msgspec.field(default_factory=list)
+    right: list[int] = msgspec.field(default_factory=list)
+
+    @property
+    def per_pass(self) -> float:
+        """Tokens that a pass of the target would have given."""
+        return self.tokens / self.rounds if self.rounds else 1.0
+
+    @property
+    def by_depth(self) -> list[float]:
+        """Of the drafts that got so far, the share whose next token was right."""
+        return [right / reached for reached, right in zip(self.reached, self.right, strict=True) if reached]
+
+    def count(self, depth: int, accepted: int) -> None:
+        """A round with a draft of so many levels."""
+        self.rounds += 1
+        self.tokens += accepted + 1
+        while len(self.reached) < depth:
+            self.reached.append(0)
+            self.right.append(0)
+        for level in range(min(depth, accepted + 1)):
+            self.reached[level] += 1
+            self.right[level] += level < accepted
+
+
+def ride(
+    drafter: Rider, teacher: Teacher, texts: Sequence[Kept], nodes: int, cancelled: Callable[[], bool] = lambda: False
+) -> Acceptance:
+    """Draft up to `nodes` tokens at every place that a round would begin at in `texts`."""
+    made = Acceptance()
+    for text in texts:
+        if cancelled():
+            break
+        states = teacher.read(text.ids, drafter.needs.hidden) if drafter.needs.hidden else None
+        drafter.reset()
+        drafter.known = 0
+        _along(drafter, text, states, (nodes, teacher.info.vocab), made)
+    drafter.reset()
+    drafter.known = 0
+    return made
+
+
+def _along(drafter: Rider, text: Kept, states: Tensor | None, bounds: tuple[int, int], made: Acceptance) -> None:
+    ids, root = text.ids, text.first
+    nodes, vocab = bounds
+    drafter.advance(_step(ids, 0, root + 1, (), states))
+    while root + 1 < len(ids):
+        context = _context(ids[: root + 1], min(nodes, drafter.shape.nodes))
+        guess, names = guess_of(drafter.propose(context, vocab), trees=True)
+        path, node = list[int](), -1
+        while root + len(path) + 2 < len(ids):
+            wanted = ids[root + 1 + len(path)]
+            node = next((child for child in guess.children[node + 1] if guess.tokens[child] == wanted), -1)
+            if node < 0:
+                break
+            path.append(node)
+        made.count(guess.depth, len(path))
+        end = root + len(path) + 2
+        drafter.advance(_step(ids, root + 1, end, [names[node] for node in path], states))
+        root = end - 1
+
+
+def _step(ids: Sequence[int], start: int, end: int, path: Sequence[int], states: Tensor | None) -> Step:
+    """Tokens `start` to `end`, each with the state that produced it: the one behind the token before."""
+    hidden = None if states is None else states[max(0, start - 1) : end - 1]
+    return Step(start, torch.tensor(list(ids[start:end])), torch.tensor(list(path), dtype=torch.int64), hidden)
+
+
+def _context(tokens: Sequence[int], nodes: int) -> Context:
+    def sample(logits: Tensor, position: int, path: Sequence[int]) -> Tensor:
+        return logits.argmax(-1)
+
+    def to_probs(logits: Tensor, path: Sequence[int]) -> Tensor:
+        return torch.zeros_like(logits, dtype=torch.float64).index_fill_(0, logits.argmax(-1, keepdim=True), 1.0)
+
+    def rng(position: int) -> Stream:
+        raise AssertionError("no law was asked for")
+
+    return Context(tokens, nodes, False, sample, to_probs, rng)

@@ -1,0 +1,96 @@
+"""The plan of a run: what it learns from and in which steps. Made once, kept in the run's folder, never made again.
+
+With a budget of time the speeds of this machine are measured first, and the most data is taken that all stages can work through
+in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from outrider.core.errors import UsageError
+from outrider.core.protocol import ModelChoice, TrainOrder, TrainPrompt
+
+from .answers import Manner
+from .loop import Schedule
+
+FILE = "plan.json"
+VERSION = 1
+HELD = 20  # one text in so many is not trained on, but used to measure
+EPOCHS = 3.0  # over answers that were made for this run
+MOST_EPOCHS = 10.0  # over data that is there
+OVERHEAD = 0.9  # of a budget that is planned with
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """All that a run hangs on. `schedule` is settled when the data is there."""
+
+    version: int = VERSION
+    order: TrainOrder
+    model: ModelChoice
+    target: str  # fingerprint of its weights
+    source: str  # fingerprint of prompts or text
+    prompts: int  # so many of them, from the first
+    epochs: float
+    manner: Manner
+    settings: dict[str, object] = {}  # of the method, as they were understood
+    schedule: Schedule | None = None
+
+
+class Speeds(msgspec.Struct):
+    """Tokens of answers for each second, by stage."""
+
+    answers: float
+    states: float
+    training: float
+
+    def tokens(self, seconds: float, epochs: float) -> int:
+        """Tokens of answers that all stages together get through."""
+        each = 1 / self.answers + 1 / self.states + epochs / self.training
+        return int(OVERHEAD * seconds / each)
+
+
+def read(folder: Path) -> Plan | None:
+    """The plan of a run that was begun; None where there is none. Raises UsageError if it is none of this version."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        plan = msgspec.json.decode(path.read_bytes(), type=Plan)
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{path} is not a plan: {error}", "Take another folder for a new run.") from error
+    if plan.version != VERSION:
+        raise UsageError(f"{path} was written by another version.", "Begin a new run in another folder.")
+    return plan
+
+
+def write(folder: Path, plan: Plan) -> None:
+    """Keep it; whole or not at all."""
+    path = folder / FILE
+    unready = path.with_name(f"{FILE}.part")
+    unready.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1))
+    os.replace(unready, path)
+
+
+def of_prompts(prompts: Sequence[TrainPrompt]) -> str:
+    """Fingerprint of what is answered."""
+    return hashlib.sha256(msgspec.json.encode(list(prompts))).hexdigest()[:32]
+
+
+def of_files(path: Path) -> str:
+    """Fingerprint of a model: names, sizes, and the first and last megabyte of each file."""
+    digest = hashlib.sha256()
+    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+    for one in files:
+        size = one.stat().st_size
+        digest.update(f"{one.name} {size}\n".encode())
+        with one.open("rb") as file:
+            digest.update(file.read(1 << 20))
+            file.seek(max(0, size - (1 << 20)))
+            digest.update(file.read(1 << 20))
+    return digest.hexdigest()[:32]

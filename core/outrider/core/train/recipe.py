@@ -1,0 +1,91 @@
+"""What a method brings to have its drafter trained, and what it gets.
+
+A method that can be trained has `recipe`, an instance of `Recipe`. Asking for it loads no torch.
+
+Letters: `N` rows of a batch (the tokens of all its texts, one after another), `P` states of each, `d` width of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from .teacher import Teacher
+
+
+class Text(NamedTuple):
+    """Where one text of a batch lies: rows `start` to `end`; `answer` is the first one that the target wrote."""
+
+    start: int
+    answer: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Texts one after another, without padding. Row i holds a token and the target's states after it has read that."""
+
+    ids: Tensor  # [N] int64
+    states: Tensor  # [N, P, d] in the order of `Trainee.states`, in the target's dtype
+    texts: tuple[Text, ...]
+
+    def rows(self, ahead: int = 1, behind: int = 0) -> Iterator[range]:
+        """For each text the rows from which the token `ahead` rows further is one of the answer, the last `behind` left out."""
+        for text in self.texts:
+            yield range(max(text.start, text.answer - ahead), max(text.start, text.end - ahead - behind))
+
+    @property
+    def answered(self) -> int:
+        """Tokens of the answers."""
+        return sum(text.end - text.answer for text in self.texts)
+
+
+class Trainee(Protocol):
+    """A drafter that is being trained: a `torch.nn.Module` with these besides."""
+
+    states: tuple[int, ...]
+    """Numbers of the target's states that it learns from, as `drafting.Needs` counts them."""
+
+    def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
+        """Add the gradients of the mean loss over a batch; returns figures for the log, `loss` among them.
+
+        `luck`: all chance there is.
+        """
+        ...
+
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        """What is trained, with the factor of the learning rate."""
+        ...
+
+    def save(self, folder: Path, *, whole: bool) -> None:
+        """Write the drafter as its public container; `whole`: also what equals the target's own rows."""
+        ...
+
+
+class Recipe(Protocol):
+    """How the drafters of one method are trained."""
+
+    @property
+    def settings(self) -> type[msgspec.Struct]:
+        """Its own options with their defaults."""
+        ...
+
+    @property
+    def gradients(self) -> bool:
+        """Whether it trains the target itself, or a copy of its layers: weights that are quantised cannot be trained."""
+        ...
+
+    def trainee(self, teacher: Teacher, settings: Any, counts: Tensor, luck: torch.Generator) -> Trainee:
+        """A fresh drafter. `counts` [V]: how often each token stands in the data, answers four times as heavy.
+
+        Raises ModelError where it cannot be made for this target, UsageError for settings that make no sense.
+        """
+        ...

@@ -1,0 +1,314 @@
+"""Training an EAGLE-3 draft (arXiv 2503.01840) as it will be used: the first guess from the target's states, every further
+one from the draft's own output for the guess before ("training-time test").
+
+Row r stands for the token at r + 1 and the state at r. In unrolled step s (from 1) it takes the token at r + s beside its own
+output of step s - 1, sees the first step's keys of the rows up to r and its own keys of the later steps, and is asked for what
+the target said at r + s. Loss: cross-entropy against the target's own law over the draft's words, where the target's best
+word is one of them, weighted by `decay` for every further step.
+
+Letters: `N` rows of a batch, `R` of them that are asked, `C` columns of a text, `D` width of the target, `d` of the draft,
+`Vd` words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from outrider.core.errors import ModelError
+from outrider.core.target.spec import AttentionSpec, DenseSpec, RopeSpec
+from outrider.core.train.parts import Mlp, Norm, Projections, Turn, soft_loss, start, turns, wide
+from outrider.core.train.recipe import Batch
+from outrider.core.train.teacher import Teacher
+
+from .format import default_states
+
+STATES = 3
+
+
+class Settings(msgspec.Struct, kw_only=True):
+    """What may be said with `--option`."""
+
+    words: int = 16384  # of the draft's head; 0: all
+    steps: int = 3  # that are unrolled
+    decay: float = 0.8  # of the weight of each further step
+    layers: tuple[int, ...] | None = None  # numbers of the three states; None: as EAGLE-3 takes them
+    width: int | None = None  # of the MLP inside; None: the target's
+    head: bool = False  # its output rows are trained too
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not 0 < self.decay <= 1 or self.words < 0:
+            raise ValueError("steps must be at least 1, decay between 0 and 1, words 0 or more")
+
+
+class Layer(nn.Module):
+    """The one layer: attention over embedding and state side by side, then an MLP."""
+
+    def __init__(self, spec: AttentionSpec, width: int, inner: int, eps: float) -> None:
+        super().__init__()
+        self.input_layernorm = Norm(width, eps)
+        self.hidden_norm = Norm(width, eps)
+        self.self_attn = Projections(spec, width, 2 * width, eps)
+        self.post_attention_layernorm = Norm(width, eps)
+        self.mlp = Mlp(width, inner)
+
+    def entry(self, embedded: Tensor, state: Tensor) -> Tensor:
+        """What attention reads of rows [R, d]: [R, 2 d]."""
+        return torch.cat((self.input_layernorm(embedded), self.hidden_norm(state)), -1)
+
+    def rest(self, state: Tensor, mixed: Tensor) -> Tensor:
+        """From the heads' output [R, H, h] on."""
+        x = state + self.self_attn.o_proj(mixed.flatten(1))
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class EagleTrainee(nn.Module):
+    """The draft under training; embedding and, unless `head`, output rows are the target's and stay as they are."""
+
+    embedding: Tensor
+    output: Tensor
+    rows: Tensor
+    words: Tensor
+    known: Tensor
+
+    def __init__(self, teacher: Teacher, settings: Settings, words: Tensor, luck: torch.Generator) -> None:
+        super().__init__()
+        self.settings, self._teacher = settings, teacher
+        mixer = _mixer(teacher)
+        self.made_for = teacher.spec.context
+        spec, d = teacher.spec, teacher.info.width
+        told = settings.layers or default_states(teacher.info.layers)
+        self.states = (*told, teacher.info.layers)
+        self.fc = nn.Linear(STATES * d, d, bias=False)
+        inner = settings.width or _inner(teacher)
+        self.midlayer = Layer(mixer, d, inner, spec.eps)
+        self.norm = Norm(d, spec.eps)
+        start(self, luck)
+        self.register_buffer("embedding", teacher.embedding(), persistent=False)  # [V, d]
+        self.register_buffer("output", teacher.output(), persistent=False)  # [V, d]
+        rows = self.output[words]  # [Vd, d]
+        if settings.head:
+            self.rows = nn.Parameter(rows.float())
+        else:
+            self.register_buffer("rows", rows, persistent=False)
+        self.register_buffer("words", words, persistent=False)  # [Vd]
+        known = torch.zeros(teacher.info.vocab, dtype=torch.bool)
+        known[words] = True
+        self.register_buffer("known", known, persistent=False)  # [V]
+
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        """All alike; output rows slowly, they are good already."""
+        rest = [part for name, part in self.named_parameters() if name != "rows"]
+        return [(rest, 1.0), *([([self.rows], 0.1)] if isinstance(self.rows, nn.Parameter) else [])]
+
+    def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
+        """As `Trainee`: one pass over the batch for each unrolled step, gradients at the end."""
+        places = _Places(batch)
+        wanted, held = self._wanted(batch, places)
+        losses, right = list[Tensor](), list[Tensor]()
+        state = self.fc(batch.states[:, :STATES].flatten(1).to(self.fc.weight.dtype))  # [N, d]
+        memory = _Memory(self, batch, state, places)
+        state = state[places.rows]
+        for step in range(self.settings.steps):
+            rows = places.of(step)
+            if not len(rows):
+                break
+            state = memory.pass_(batch, state if not step else state[places.still(step)], step)
+            logits = self._teacher.capped(self.norm(state).to(self.rows.dtype) @ self.rows.t())  # [R, Vd]
+            laws, keep = wanted[places.asked(step)], held[places.asked(step)]
+            count = keep.sum().clamp(min=1)
+            losses.append((soft_loss(logits, laws) * keep).sum() / count)
+            right.append(((logits.argmax(-1) == laws.argmax(-1)) & keep).sum() / len(keep))
+        weights = [self.settings.decay**step for step in range(len(losses))]
+        loss = torch.stack([weight * one for weight, one in zip(weights, losses, strict=True)]).sum() / sum(weights)
+        loss.backward()
+        return {"loss": float(loss.detach())} | {f"right_{step + 1}": float(share) for step, share in enumerate(right)}
+
+    def save(self, folder: Path, *, whole: bool) -> None:
+        """As EAGLE-3's authors publish it, in bf16; without `whole` output rows that are the target's are left out."""
+        folder.mkdir(parents=True, exist_ok=True)
+        names = {name: part for name, part in self.named_parameters() if name != "rows"}
+        tensors = {name: part.detach().to(torch.bfloat16).contiguous() for name, part in names.items()}
+        tied = not whole and not self.settings.head
+        if not tied:
+            tensors["lm_head.weight"] = self.rows.detach().to(torch.bfloat16).contiguous()
+        if len(self.words) < self._teacher.info.vocab:
+            tensors["d2t"] = self.words - torch.arange(len(self.words))
+            tensors["t2d"] = self.known.clone()
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        text = json.dumps(self._config(tied=tied), indent=2) + "\n"
+        (folder / "config.json").write_text(text, encoding="utf-8")
+
+    def _config(self, *, tied: bool) -> dict[str, Any]:
+        info, mixer = self._teacher.info, self.midlayer.self_attn.spec
+        made: dict[str, Any] = {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "llama",
+            "hidden_size": info.width,
+            "intermediate_size": self.midlayer.mlp.gate_proj.out_features,
+            "num_attention_heads": mixer.heads,
+            "num_key_value_heads": mixer.kv_heads,
+            "head_dim": mixer.head_dim,
+            "num_hidden_layers": 1,
+            "num_target_layers": info.layers,
+            "hidden_act": "silu",
+            "rms_norm_eps": self._teacher.spec.eps,
+            "rope_theta": mixer.rope.theta if mixer.rope is not None else 10000.0,
+            "max_position_embeddings": self._teacher.spec.context,
+            "vocab_size": info.vocab,
+            "draft_vocab_size": len(self.words),
+            "eagle_aux_hidden_state_layer_ids": list(self.states[:STATES]),
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+        }
+        return made | ({"tied_to_target": True} if tied else {})
+
+    @torch.no_grad()
+    def _wanted(self, batch: Batch, places: _Places) -> tuple[Tensor, Tensor]:
+        """The target's law over the draft's words at every place [Q, Vd], and whether its best word is one of them [Q]."""
+        last = batch.states[places.places, STATES]
+        logits = self._teacher.norm(last).to(self.output.dtype) @ self.output.t()  # [Q, V]
+        logits = self._teacher.capped(wide(logits))
+        return logits[:, self.words].softmax(-1), self.known[logits.argmax(-1)]
+
+
+class _Places:
+    """Which rows are asked in which step. In every text they begin at the same row and get fewer by one with every step."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.columns: list[range] = []  # rows with a token behind them, of each text
+        self._rows: list[range] = []
+        self._asked: list[
+            int
+        ] = []  # number of the place that the first row of each text is asked for in the first step
+        places, count = list[int](), 0
+        for text in batch.texts:
+            first, end = max(text.answer - 1, text.start + 1), text.end - 1  # places whose law is known and wanted
+            self.columns.append(range(text.start, end))
+            self._rows.append(range(first - 1, max(first - 1, end - 1)))
+            self._asked.append(count)
+            places += range(first, end)
+            count += max(0, end - first)
+        self.places = torch.tensor(places, dtype=torch.int64)  # [Q]
+        self.rows = torch.tensor(
+            [row for rows in self._rows for row in rows], dtype=torch.int64
+        )  # [R] of the first step
+
+    def counts(self, step: int) -> list[int]:
+        """Rows of each text."""
+        return [max(0, len(rows) - step) for rows in self._rows]
+
+    def of(self, step: int) -> Tensor:
+        """Rows of the batch."""
+        found = [row for rows, count in zip(self._rows, self.counts(step), strict=True) for row in rows[:count]]
+        return torch.tensor(found, dtype=torch.int64)
+
+    def still(self, step: int) -> Tensor:
+        """Which rows of the step before go on."""
+        found, at = list[int](), 0
+        for before, count in zip(self.counts(step - 1), self.counts(step), strict=True):
+            found += range(at, at + count)
+            at += before
+        return torch.tensor(found, dtype=torch.int64)
+
+    def asked(self, step: int) -> Tensor:
+        """Numbers of the places that the rows are asked for."""
+        pairs = zip(self._asked, self.counts(step), strict=True)
+        return torch.tensor([first + step + at for first, count in pairs for at in range(count)], dtype=torch.int64)
+
+
+class _Memory:
+    """Keys and values: of the first step those of all rows, of every later one those of the rows that were asked."""
+
+    def __init__(self, trainee: EagleTrainee, batch: Batch, state: Tensor, places: _Places) -> None:
+        self._layer, self._embedding = trainee.midlayer, trainee.embedding
+        self._places, self._made_for = places, trainee.made_for
+        every = torch.tensor([row for columns in places.columns for row in columns], dtype=torch.int64)
+        x = self._layer.entry(self._embedding[batch.ids[every + 1]], state[every])
+        attention, turn = self._layer.self_attn, self._turn(every)
+        self._keys = attention.spread(attention.keys(x, turn))  # [C, H, h]
+        self._values = attention.spread(attention.values(x))
+        self._own: list[tuple[Tensor, Tensor]] = []  # of the later steps, [R, H, h] each
+        self._every = {int(row): place for place, row in enumerate(every.tolist())}
+
+    def pass_(self, batch: Batch, state: Tensor, step: int) -> Tensor:
+        """Features [R, d] of a step from 0, of rows whose states are `state` [R, d]."""
+        rows, attention = self._places.of(step), self._layer.self_attn
+        x = self._layer.entry(self._embedding[batch.ids[rows + 1 + step]], state)
+        turn = self._turn(rows + step)
+        queries = attention.queries(x, turn)
+        if step:
+            still = self._places.still(step)
+            self._own = [(keys[still], values[still]) for keys, values in self._own]
+            own = attention.spread(attention.keys(x, turn)), attention.spread(attention.values(x))
+            self._own.append(own)
+        return self._layer.rest(state, self._attended(queries, rows, step))
+
+    def _attended(self, queries: Tensor, rows: Tensor, step: int) -> Tensor:
+        """[R, H, h] -> [R, H, h]: a text at a time."""
+        scale = self._layer.self_attn.spec.scale
+        made, at = list[Tensor](), 0
+        for columns, count in zip(self._places.columns, self._places.counts(step), strict=True):
+            if not count:
+                continue
+            here = slice(at, at + count)
+            first = self._every[columns[0]]
+            last = self._every[int(rows[at + count - 1])] + 1
+            q = queries[here].transpose(0, 1)  # [H, R, h]
+            k, v = (x[first:last].transpose(0, 1) for x in (self._keys, self._values))  # [H, C, h]
+            scores = wide(q @ k.transpose(1, 2)) * scale  # [H, R, C]
+            places = torch.arange(first, last)
+            own_place = torch.tensor([self._every[row] for row in rows[here].tolist()])
+            scores = scores.masked_fill(places[None] > own_place[:, None], -torch.inf)
+            own = [(q * key[here].transpose(0, 1)).sum(-1, keepdim=True) * scale for key, _ in self._own]
+            weights = torch.cat((scores, *own), -1).softmax(-1).to(v.dtype)
+            mixed = weights[..., : last - first] @ v
+            for number, (_, value) in enumerate(self._own):
+                mixed = mixed + weights[..., last - first + number, None] * value[here].transpose(0, 1)
+            made.append(mixed.transpose(0, 1))
+            at += count
+        return torch.cat(made)
+
+    def _turn(self, positions: Tensor) -> Turn:
+        return turns(self._layer.self_attn.spec.rope, positions, self._made_for)
+
+
+class EagleRecipe:
+    """Makes EAGLE-3 drafts; the target stays as it is."""
+
+    settings = Settings
+    gradients = False
+
+    def trainee(self, teacher: Teacher, settings: Settings, counts: Tensor, luck: torch.Generator) -> EagleTrainee:
+        """A fresh draft whose words are those that `counts` finds most often. As `Recipe`."""
+        vocab = teacher.info.vocab
+        size = min(settings.words or vocab, vocab)
+        words = counts.argsort(descending=True, stable=True)[:size].sort().values
+        return EagleTrainee(teacher, settings, words, luck)
+
+
+def _mixer(teacher: Teacher) -> AttentionSpec:
+    """Attention of the draft: heads as the target has them, turned in the plain way."""
+    found = next((layer.mixer for layer in teacher.spec.layers if isinstance(layer.mixer, AttentionSpec)), None)
+    if found is None:
+        raise ModelError(
+            f"{teacher.info.name} has no plain attention whose heads an EAGLE draft could take.",
+            "Train medusa instead.",
+        )
+    theta = found.rope.theta if found.rope is not None else 10000.0
+    return AttentionSpec(
+        found.heads, found.kv_heads, found.head_dim, RopeSpec(theta, found.head_dim), found.head_dim**-0.5
+    )
+
+
+def _inner(teacher: Teacher) -> int:
+    """Width of the MLP inside: that of the target's own, or three times its width where it has none."""
+    found = [layer.channel.width for layer in teacher.spec.layers if isinstance(layer.channel, DenseSpec)]
+    return found[-1] if found else 3 * teacher.info.width
