@@ -78,10 +78,10 @@ def plainly(trainee: EagleTrainee, teacher: Teacher, texts: Sequence[Kept]) -> T
                     )
                 x = state + attention.o_proj(torch.cat(out))
                 state = x + layer.mlp(layer.post_attention_layernorm(x))
-                logits = trainee.rows @ norm(state, trainee.norm.weight)
-                whole = trainee.output @ teacher.norm(states[place, 3:].float())[0].double()
-                law = whole[trainee.words].softmax(0)
-                if bool(trainee.known[whole.argmax()]):
+                logits = trainee.head.rows @ norm(state, trainee.norm.weight)
+                whole = trainee.head.output @ teacher.norm(states[place, 3:].float())[0].double()
+                law = whole[trainee.head.words].softmax(0)
+                if bool(trainee.head.known[whole.argmax()]):
                     sums[step] = sums[step] - (law * logits.log_softmax(0)).sum()
                     counts[step] += 1
     weights = [settings.decay**step for step in range(settings.steps)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 import toys
 from torch import Tensor
 
-from outrider.core.target.model import TargetModel
 from outrider.core.train.answers import Kept
 from outrider.core.train.recipe import Batch
 from outrider.core.train.states import States
@@ -24,20 +24,26 @@ def teacher(seed: int = 0, layers: int = 6) -> Teacher:
 
 
 def texts(of: Teacher, count: int, length: int = 40, prompt: int = 6) -> list[Kept]:
-    """Greedy answers of the toy target to random prompts."""
-    luck, target = random.Random(7), of.target
+    """Greedy answers of a toy target to random prompts."""
+    return list(_texts(of.info.name, of.info.layers, count, length, prompt))
+
+
+@cache
+def _texts(name: str, layers: int, count: int, length: int, prompt: int) -> tuple[Kept, ...]:
+    target = teacher(int(name.rpartition("-")[2]), layers).target
+    luck = random.Random(7)
     made: list[Kept] = []
     for number in range(count):
         ids = [luck.randrange(VOCAB) for _ in range(prompt)]
+        target.rewind(0)
+        fresh = ids
         while len(ids) < length:
-            ids.append(_next(target, ids))
+            logits = target.forward(torch.tensor(fresh), last=True).logits
+            target.commit(len(ids))
+            fresh = [int(logits[0].argmax())]
+            ids = ids + fresh
         made.append(Kept(number, prompt, ids))
-    return made
-
-
-def _next(target: TargetModel, ids: Sequence[int]) -> int:
-    target.rewind(0)
-    return int(target.forward(torch.tensor(list(ids)), last=True).logits[0].argmax())
+    return tuple(made)
 
 
 def batch(of: Teacher, texts: Sequence[Kept], states: Sequence[int]) -> Batch:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -58,7 +58,7 @@ def load(folder: Path, module: nn.Module, optimiser: torch.optim.Optimizer) -> t
                 if keys:
                     optimiser.state[part] = {key: _put(file.get_tensor(f"{key}.{name}"), key, part) for key in keys}
             return int(told["step"]), json.loads(told["seen"])
-    except (KeyError, ValueError, RuntimeError, OSError, json.JSONDecodeError) as error:
+    except (KeyError, ValueError, RuntimeError, OSError, SafetensorError) as error:
         raise BrokenFileError(f"{path} is not a checkpoint of this run: {error}", AGAIN) from error
 
 

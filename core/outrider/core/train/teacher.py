@@ -59,7 +59,7 @@ class Teacher:
         assert made.hidden is not None
         return made.hidden.clone()
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def embedding(self) -> Tensor:
         """[V, d] as the first layer sees the tokens, with the target's own scale."""
         vocab = self.info.vocab
@@ -69,13 +69,13 @@ class Teacher:
         ]
         return torch.cat(parts).clone()
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def output(self, words: Tensor | None = None) -> Tensor:
         """Rows [n, d] of the output layer, of all tokens or of `words` [n], with the multiplier and without the cap."""
         ids = torch.arange(self.info.vocab) if words is None else words
         return self.target.rows(ids.to(self.device)).clone()
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def norm(self, hidden: Tensor) -> Tensor:
         """The final norm of [S, d]."""
         return self.target.norm(hidden.to(self.device, self.dtype)).clone()

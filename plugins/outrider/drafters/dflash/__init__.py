@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from outrider.core.drafting import Fit, Match, ModelInfo, Target
 
 if TYPE_CHECKING:
+    from outrider.core.train.recipe import Recipe
     from outrider.core.weights.checkpoint import Checkpoint
 
     from .draft import Options, Rider
@@ -28,6 +29,13 @@ class DFlash:
     """
 
     api = 1
+
+    @property
+    def recipe(self) -> Recipe:
+        """How such a draft is trained."""
+        from .training import DFlashRecipe
+
+        return DFlashRecipe()
 
     def matches(self, model: ModelInfo) -> Match:
         """Fits any model for which such a drafter was trained."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from outrider.core.drafting import Target
 from outrider.core.target.attention import Attention
-from outrider.core.target.linear import Form, Linear, Stacked, Table
+from outrider.core.target.linear import Form, Linear, Stacked, Table, linear
 from outrider.core.target.load import tables
 from outrider.core.target.mlp import Dense
 from outrider.core.target.norm import Norm
@@ -144,8 +144,11 @@ class _Builder:
             return None
         marks = self.checkpoint.load(plan.prefix + "t2d") if self.read.has("t2d") else None
         ids = words(self.checkpoint.load(plan.prefix + "d2t"), marks, self._vocab, plan.name)
-        linear = self.read.linear("lm_head", plan.reduced, plan.spec.width)
-        return Head(linear, ids.to(self.target.device), plan.logit_scale, plan.logit_cap)
+        if plan.tied:
+            head = linear(self.target.rows(ids), None, self.target.dtype, self.target.device)
+        else:
+            head = self.read.linear("lm_head", plan.reduced, plan.spec.width)
+        return Head(head, ids.to(self.target.device), plan.logit_scale, plan.logit_cap)
 
     def _selector(self) -> Selector:
         rank = self.plan.selector

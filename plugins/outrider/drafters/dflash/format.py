@@ -72,6 +72,7 @@ class Plan:
     from_anchor: bool  # slot j tells the token behind its position, so the anchor's slot drafts too
     embed_scale: float
     reduced: int  # Vd of a head of its own, 0: the target's head
+    tied: bool  # the rows of a reduced head are the target's, and left out
     logit_scale: float  # of its own head
     logit_cap: float | None
     markov: int  # r, 0: none
@@ -191,6 +192,7 @@ class _Read:
             from_anchor=self._from_anchor(),
             embed_scale=float(self.told("input_embedding_scale", 1.0)),
             reduced=reduced,
+            tied=reduced > 0 and self._tied,
             logit_scale=float(self.told("output_multiplier", 1.0)),
             logit_cap=self.told("final_logit_softcapping"),
             markov=markov[-1] if markov else 0,
@@ -283,11 +285,17 @@ class _Read:
         ]
         return common.target(settings, "dflash", [LayerSpec(mixer, dense) for mixer in mixers])
 
+    @property
+    def _tied(self) -> bool:
+        return bool(self.config.get("tied_to_target")) and not self.first("lm_head.weight")
+
     def _reduced(self) -> int:
         """Vd where a table of offsets goes with a head of its own."""
         offsets, head = self.first("d2t"), self.first("lm_head.weight")
         if not offsets:
             return 0
+        if self._tied:
+            return offsets[0]
         told = self.config.get("draft_vocab_size") or (head[:1] and head[0])
         if len(head) != 2 or offsets != (head[0],) or told != head[0]:
             raise self.wrong(f"d2t is {_by(offsets)}, lm_head {_by(head)}, the config says {told}")
@@ -345,7 +353,7 @@ class _Read:
         if bias in self.shapes:
             shapes[bias] = (1,)
         if plan.reduced:
-            shapes |= {"lm_head.weight": (plan.reduced, d), "d2t": (plan.reduced,)}
+            shapes |= {"d2t": (plan.reduced,)} | ({} if plan.tied else {"lm_head.weight": (plan.reduced, d)})
             if "t2d" in self.shapes:
                 shapes["t2d"] = (vocab,)
         return shapes

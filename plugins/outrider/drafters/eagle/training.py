@@ -27,10 +27,12 @@ from outrider.core.target.spec import AttentionSpec, DenseSpec, RopeSpec
 from outrider.core.train.parts import Mlp, Norm, Projections, Turn, soft_loss, start, turns, wide
 from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
+from outrider.core.train.words import Words, frequent
 
 from .format import default_states
 
 STATES = 3
+SLOW = 0.1  # of the rate, for output rows: they are good already
 
 
 class Settings(msgspec.Struct, kw_only=True):
@@ -73,10 +75,6 @@ class EagleTrainee(nn.Module):
     """The draft under training; embedding and, unless `head`, output rows are the target's and stay as they are."""
 
     embedding: Tensor
-    output: Tensor
-    rows: Tensor
-    words: Tensor
-    known: Tensor
 
     def __init__(self, teacher: Teacher, settings: Settings, words: Tensor, luck: torch.Generator) -> None:
         super().__init__()
@@ -92,26 +90,17 @@ class EagleTrainee(nn.Module):
         self.norm = Norm(d, spec.eps)
         start(self, luck)
         self.register_buffer("embedding", teacher.embedding(), persistent=False)  # [V, d]
-        self.register_buffer("output", teacher.output(), persistent=False)  # [V, d]
-        rows = self.output[words]  # [Vd, d]
-        if settings.head:
-            self.rows = nn.Parameter(rows.float())
-        else:
-            self.register_buffer("rows", rows, persistent=False)
-        self.register_buffer("words", words, persistent=False)  # [Vd]
-        known = torch.zeros(teacher.info.vocab, dtype=torch.bool)
-        known[words] = True
-        self.register_buffer("known", known, persistent=False)  # [V]
+        self.head = Words(teacher, words, learnt=settings.head)
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         """All alike; output rows slowly, they are good already."""
-        rest = [part for name, part in self.named_parameters() if name != "rows"]
-        return [(rest, 1.0), *([([self.rows], 0.1)] if isinstance(self.rows, nn.Parameter) else [])]
+        rest = [part for name, part in self.named_parameters() if not name.startswith("head.")]
+        return [(rest, 1.0), *([([self.head.rows], SLOW)] if isinstance(self.head.rows, nn.Parameter) else [])]
 
     def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
         """As `Trainee`: one pass over the batch for each unrolled step, gradients at the end."""
         places = _Places(batch)
-        wanted, held = self._wanted(batch, places)
+        wanted, held = self.head.law(batch.states[places.places, STATES])
         losses, right = list[Tensor](), list[Tensor]()
         state = self.fc(batch.states[:, :STATES].flatten(1).to(self.fc.weight.dtype))  # [N, d]
         memory = _Memory(self, batch, state, places)
@@ -121,7 +110,7 @@ class EagleTrainee(nn.Module):
             if not len(rows):
                 break
             state = memory.pass_(batch, state if not step else state[places.still(step)], step)
-            logits = self._teacher.capped(self.norm(state).to(self.rows.dtype) @ self.rows.t())  # [R, Vd]
+            logits = self.head(self.norm(state))  # [R, Vd]
             laws, keep = wanted[places.asked(step)], held[places.asked(step)]
             count = keep.sum().clamp(min=1)
             losses.append((soft_loss(logits, laws) * keep).sum() / count)
@@ -134,16 +123,11 @@ class EagleTrainee(nn.Module):
     def save(self, folder: Path, *, whole: bool) -> None:
         """As EAGLE-3's authors publish it, in bf16; without `whole` output rows that are the target's are left out."""
         folder.mkdir(parents=True, exist_ok=True)
-        names = {name: part for name, part in self.named_parameters() if name != "rows"}
+        names = {name: part for name, part in self.named_parameters() if not name.startswith("head.")}
         tensors = {name: part.detach().to(torch.bfloat16).contiguous() for name, part in names.items()}
-        tied = not whole and not self.settings.head
-        if not tied:
-            tensors["lm_head.weight"] = self.rows.detach().to(torch.bfloat16).contiguous()
-        if len(self.words) < self._teacher.info.vocab:
-            tensors["d2t"] = self.words - torch.arange(len(self.words))
-            tensors["t2d"] = self.known.clone()
+        tensors |= self.head.tables(whole=whole)
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        text = json.dumps(self._config(tied=tied), indent=2) + "\n"
+        text = json.dumps(self._config(tied="lm_head.weight" not in tensors), indent=2) + "\n"
         (folder / "config.json").write_text(text, encoding="utf-8")
 
     def _config(self, *, tied: bool) -> dict[str, Any]:
@@ -163,20 +147,12 @@ class EagleTrainee(nn.Module):
             "rope_theta": mixer.rope.theta if mixer.rope is not None else 10000.0,
             "max_position_embeddings": self._teacher.spec.context,
             "vocab_size": info.vocab,
-            "draft_vocab_size": len(self.words),
+            "draft_vocab_size": len(self.head.words),
             "eagle_aux_hidden_state_layer_ids": list(self.states[:STATES]),
             "tie_word_embeddings": False,
             "torch_dtype": "bfloat16",
         }
         return made | ({"tied_to_target": True} if tied else {})
-
-    @torch.no_grad()
-    def _wanted(self, batch: Batch, places: _Places) -> tuple[Tensor, Tensor]:
-        """The target's law over the draft's words at every place [Q, Vd], and whether its best word is one of them [Q]."""
-        last = batch.states[places.places, STATES]
-        logits = self._teacher.norm(last).to(self.output.dtype) @ self.output.t()  # [Q, V]
-        logits = self._teacher.capped(wide(logits))
-        return logits[:, self.words].softmax(-1), self.known[logits.argmax(-1)]
 
 
 class _Places:
@@ -288,9 +264,7 @@ class EagleRecipe:
 
     def trainee(self, teacher: Teacher, settings: Settings, counts: Tensor, luck: torch.Generator) -> EagleTrainee:
         """A fresh draft whose words are those that `counts` finds most often. As `Recipe`."""
-        vocab = teacher.info.vocab
-        size = min(settings.words or vocab, vocab)
-        words = counts.argsort(descending=True, stable=True)[:size].sort().values
+        words = frequent(counts, settings.words)
         return EagleTrainee(teacher, settings, words, luck)
 
 

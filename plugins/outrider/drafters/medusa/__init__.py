@@ -15,6 +15,8 @@ from outrider.core.drafting import Fit, Match, ModelInfo, Target
 from outrider.core.errors import BrokenFileError, ModelError
 
 if TYPE_CHECKING:
+    from outrider.core.train.recipe import Recipe
+
     from .draft import Rider
 
 OWN = "medusa_head."  # what the names of heads begin with where they lie in the target's own checkpoint
@@ -25,6 +27,13 @@ class Medusa:
     """The method; heads of both kinds come with `--drafter-weights`, Medusa's also with the target."""
 
     api = 1
+
+    @property
+    def recipe(self) -> Recipe:
+        """How such heads are trained."""
+        from .training import MedusaRecipe
+
+        return MedusaRecipe()
 
     def matches(self, model: ModelInfo) -> Match:
         """Exact for a checkpoint that holds heads of its own; else it waits for some."""

@@ -112,12 +112,7 @@ class HeadFiles(ABC):
         names = [name[len(prefix) :] for name in source.names() if name.startswith(prefix)]
         self._names = frozenset(names).difference(self.idle)
         self.heads, self.layers = self._count()
-        out = f"{self.out(0)}.weight"
-        size = self._size(out)
-        if len(size) != 2:
-            what = f"{out} has {len(size)} axes, not 2" if out in names else f"the tensor {out} is missing"
-            raise BrokenFileError(f"{where}: {what}.", AGAIN)
-        self.vocab, self.width = size
+        self.vocab, self.width = self._sizes()
         wanted = self._shapes()
         for name in sorted(wanted.keys() ^ self._names):
             what = "lacks" if name in wanted else "holds beside its heads"
@@ -131,6 +126,11 @@ class HeadFiles(ABC):
     def label(self) -> str:
         """What a person calls this kind."""
         return self.kind
+
+    @property
+    def tied(self) -> bool:
+        """Whether output matrices are the target's, and left out."""
+        return False
 
     def misfit(self, model: ModelInfo) -> str | None:
         """Why these heads do not fit `model`; None if they do."""
@@ -168,6 +168,15 @@ class HeadFiles(ABC):
     def out(self, head: int) -> str:
         """Name of a head's output matrix."""
 
+    def _sizes(self) -> tuple[int, int]:
+        """Vocabulary and width, from the first output matrix."""
+        out = f"{self.out(0)}.weight"
+        size = self._size(out)
+        if len(size) != 2:
+            what = f"{out} has {len(size)} axes, not 2" if out in self._names else f"the tensor {out} is missing"
+            raise BrokenFileError(f"{self.where}: {what}.", AGAIN)
+        return size[0], size[1]
+
     @abstractmethod
     def _count(self) -> tuple[int, int]: ...
 
@@ -188,6 +197,11 @@ class MedusaFiles(HeadFiles):
 
     kind = "Medusa"
 
+    @property
+    def tied(self) -> bool:
+        """As the config says."""
+        return self.config.get("tied_to_target") is True
+
     def block(self, head: int, layer: int) -> str:
         """Name of a layer of a head."""
         return f"{head}.{layer}"
@@ -202,7 +216,17 @@ class MedusaFiles(HeadFiles):
         if strange or not found:
             raise self._strange(strange)
         places = [(int(match[1]), int(match[2])) for match in found.values() if match]
-        return 1 + max(head for head, _ in places), max(layer for _, layer in places)
+        return 1 + max(head for head, _ in places), max(layer for _, layer in places) + self.tied
+
+    def _sizes(self) -> tuple[int, int]:
+        if not self.tied:
+            return super()._sizes()
+        size, vocab = self._size(f"{self.block(0, 0)}.linear.weight"), self.config.get("vocab_size")
+        if len(size) != 2 or type(vocab) is not int:
+            raise BrokenFileError(
+                f"{self.where} does not say how wide its heads are and how many tokens there are.", AGAIN
+            )
+        return vocab, size[0]
 
     def _shapes(self) -> Shapes:
         shapes: Shapes = {}
@@ -210,7 +234,8 @@ class MedusaFiles(HeadFiles):
             for layer in range(self.layers):
                 shapes[f"{self.block(head, layer)}.linear.weight"] = (self.width, self.width)
                 shapes[f"{self.block(head, layer)}.linear.bias"] = (self.width,)
-            shapes[f"{self.out(head)}.weight"] = (self.vocab, self.width)
+            if not self.tied:
+                shapes[f"{self.out(head)}.weight"] = (self.vocab, self.width)
         return shapes
 
 

@@ -62,15 +62,19 @@ class Head(NamedTuple):
     """One head."""
 
     layers: tuple[Linear, ...]  # the first one takes what the head sees, the others d -> d
-    out: Linear  # d -> V
+    out: Callable[[Tensor], Tensor]  # d -> V
     shortcut: Linear | None = None  # around the first layer
 
     def __call__(self, x: Tensor) -> Tensor:
         """What the head sees [r, ...] -> logits [r, V]."""
+        return self.out(self.before(x))
+
+    def before(self, x: Tensor) -> Tensor:
+        """What the head sees [r, ...] -> what its output matrix sees [r, d]."""
         for index, layer in enumerate(self.layers):
             past = x if index or self.shortcut is None else self.shortcut(x)
             x = past + F.silu(layer(x))
-        return self.out(x)
+        return x
 
 
 class MedusaHeads:
@@ -78,8 +82,8 @@ class MedusaHeads:
 
     block = True
 
-    def __init__(self, target: Target, heads: Sequence[Head]) -> None:
-        self._target, self._heads = target, tuple(heads)
+    def __init__(self, target: Target, heads: Sequence[Head], *, tied: bool = False) -> None:
+        self._target, self._heads, self._tied = target, tuple(heads), tied
         self.state, self.count = target.info.layers, len(heads)
         self._said: dict[int, Callable[[Tensor], Tensor]] = {}  # by how many heads speak, captured
 
@@ -91,8 +95,13 @@ class MedusaHeads:
         """What the first `heads` heads say, good until the next call: [heads, V]."""
         if heads not in self._said:
             some = self._heads[:heads]
-            self._said[heads] = self._target.capture(lambda state: torch.cat([head(state) for head in some]), state)
+            self._said[heads] = self._target.capture(lambda state: self._speak(some, state), state)
         return self._said[heads](state)
+
+    def _speak(self, heads: Sequence[Head], state: Tensor) -> Tensor:
+        if self._tied:  # one reading of the target's output layer for all
+            return self._target.head(torch.cat([head.before(state) for head in heads]))
+        return torch.cat([head(state) for head in heads])
 
     def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
         """As `Speaker`."""
@@ -177,9 +186,11 @@ def _medusa(files: HeadFiles, target: Target) -> MedusaHeads:
     heads = []
     for head in range(files.heads):
         layers = [_biased(files, f"{files.block(head, layer)}.linear", target) for layer in range(files.layers)]
-        out = linear(files.load(f"{files.out(head)}.weight"), None, target.dtype, target.device)
+        out = target.head
+        if not files.tied:
+            out = linear(files.load(f"{files.out(head)}.weight"), None, target.dtype, target.device)
         heads.append(Head(tuple(layers), out))
-    return MedusaHeads(target, heads)
+    return MedusaHeads(target, heads, tied=files.tied)
 
 
 def _hydra(files: HydraFiles, target: Target) -> HydraHeads:

@@ -1,0 +1,243 @@
+"""Training a DFlash draft (arXiv 2602.06036): blocks at random anchors, all of a text in one pass.
+
+A block is an anchor and masks behind it. Its slots see each other and the context before the anchor, of which every layer takes
+keys and values from the target's fused states. Slot j is asked for the token j places behind the anchor. Loss: cross-entropy
+against the target's own law, weighted by exp(-(j - 1) / gamma).
+
+Letters: `A` anchors of a text, `B` slots, `C` context rows, `d` width, `P` target states, `H` heads, `h` head size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from outrider.core.errors import ModelError
+from outrider.core.target.spec import AttentionSpec, DenseSpec, RopeSpec
+from outrider.core.train.parts import Mlp, Norm, Projections, soft_loss, start, turns, wide
+from outrider.core.train.recipe import Batch, Text
+from outrider.core.train.teacher import Teacher
+from outrider.core.train.words import Words, frequent
+
+from .format import LONGEST
+
+SLOW = 0.1  # of the rate, for output rows: they are good already
+
+
+class Settings(msgspec.Struct, kw_only=True):
+    """What may be said with `--option`."""
+
+    layers: int = 2
+    block: int = 8  # slots, the anchor among them
+    states: int = 5  # of the target, evenly over its layers
+    words: int = 16384  # of the draft's head; 0: all
+    every: int = 4  # tokens of an answer for one anchor
+    gamma: float = 4.0
+    width: int | None = None  # of the MLPs inside; None: the target's
+    head: bool = False  # its output rows are trained too
+
+    def __post_init__(self) -> None:
+        least = min(self.layers, self.states, self.every)
+        if least < 1 or not 2 <= self.block <= LONGEST or self.gamma <= 0 or self.words < 0:
+            raise ValueError(f"layers, states and every must be at least 1, block from 2 to {LONGEST}, gamma above 0")
+
+
+class Layer(nn.Module):
+    """One layer over the slots; keys and values of the context come from the fused states, which are not normed again."""
+
+    def __init__(self, spec: AttentionSpec, width: int, inner: int, eps: float) -> None:
+        super().__init__()
+        self.input_layernorm = Norm(width, eps)
+        self.self_attn = Projections(spec, width, width, eps)
+        self.post_attention_layernorm = Norm(width, eps)
+        self.mlp = Mlp(width, inner)
+
+
+class DFlashTrainee(nn.Module):
+    """The draft under training; embedding and, unless `head`, output rows are the target's and stay as they are."""
+
+    embedding: Tensor
+
+    def __init__(self, teacher: Teacher, settings: Settings, words: Tensor, mask: int, luck: torch.Generator) -> None:
+        super().__init__()
+        self.settings, self.mask, self._teacher = settings, mask, teacher
+        spec, d = teacher.spec, teacher.info.width
+        mixer, inner = _mixer(teacher), settings.width or _inner(teacher)
+        self.context_states = _evenly(teacher.info.layers, settings.states)
+        self.states = (*self.context_states, teacher.info.layers)
+        self.fc = nn.Linear(len(self.context_states) * d, d, bias=False)
+        self.hidden_norm = Norm(d, spec.eps)
+        self.layers = nn.ModuleList(Layer(mixer, d, inner, spec.eps) for _ in range(settings.layers))
+        self.norm = Norm(d, spec.eps)
+        start(self, luck, settings.layers)
+        self.register_buffer("embedding", teacher.embedding(), persistent=False)  # [V, d]
+        self.head = Words(teacher, words, learnt=settings.head)
+
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        """All alike; output rows slowly."""
+        rest = [part for name, part in self.named_parameters() if not name.startswith("head.")]
+        return [(rest, 1.0), *([([self.head.rows], SLOW)] if isinstance(self.head.rows, nn.Parameter) else [])]
+
+    def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
+        """As `Trainee`; a text at a time, each with its share of all anchors."""
+        chosen = [(text, self._anchors(text, luck)) for text in batch.texts]
+        total = sum(len(anchors) for _, anchors in chosen)
+        figures: dict[str, float] = {"loss": 0.0, "right_1": 0.0}
+        for text, anchors in chosen:
+            if not len(anchors):
+                continue
+            loss, right = self.loss(batch, text, anchors)
+            share = len(anchors) / total
+            (loss * share).backward()
+            figures["loss"] += float(loss.detach()) * share
+            figures["right_1"] += right * share
+        return figures
+
+    def loss(self, batch: Batch, text: Text, anchors: Tensor) -> tuple[Tensor, float]:
+        """Mean loss of the blocks at `anchors` [A], rows of the batch, and how often their first guess is the target's."""
+        places = torch.arange(max(text.answer - 1, text.start), text.end - 1)
+        law, held = self.head.law(batch.states[places, -1])
+        slots = torch.arange(1, self.settings.block)  # [B - 1]
+        asked = anchors[:, None] + slots - 1 - places[0]  # [A, B - 1] place whose law slot j is asked for
+        there = asked < len(places)
+        asked = asked.clamp(max=len(places) - 1)
+        x = self.slots(batch, text, anchors)[:, 1:]  # [A, B - 1, d]
+        keep = there & held[asked]
+        weights = (keep * torch.exp(-(slots - 1) / self.settings.gamma))[keep]
+        logits, laws = self.head(x[keep]), law[asked[keep]]
+        loss = (soft_loss(logits, laws) * weights).sum() / weights.sum().clamp(min=1e-9)
+        first = self.head(x[:, 0].detach()).argmax(-1) == law[asked[:, 0]].argmax(-1)
+        return loss, float((first & keep[:, 0]).float().mean())
+
+    def slots(self, batch: Batch, text: Text, anchors: Tensor) -> Tensor:
+        """States [A, B, d] behind the last norm of the blocks at `anchors`."""
+        block, dtype = self.settings.block, self.fc.weight.dtype
+        rows = torch.arange(text.start, int(anchors.max()))  # context, [C]
+        context = self.hidden_norm(self.fc(batch.states[rows, :-1].flatten(1).to(dtype)))  # [C, d]
+        ids = torch.full((len(anchors), block), self.mask)
+        ids[:, 0] = batch.ids[anchors]
+        x = self.embedding[ids.flatten()].to(dtype)  # [A B, d]
+        positions = (anchors[:, None] + torch.arange(block)).flatten() - text.start
+        hidden = rows[None] >= anchors.repeat_interleave(block)[:, None]  # [A B, C] what a slot does not see
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            x = self._layer(layer, x, context, (rows - text.start, positions), hidden)
+        return self.norm(x).view(len(anchors), block, -1)
+
+    def _layer(
+        self, layer: Layer, x: Tensor, context: Tensor, positions: tuple[Tensor, Tensor], hidden: Tensor
+    ) -> Tensor:
+        attention, block = layer.self_attn, self.settings.block
+        before, here = (turns(attention.spec.rope, each, self._teacher.spec.context) for each in positions)
+        u = layer.input_layernorm(x)
+        q = attention.queries(u, here).transpose(0, 1)  # [H, A B, h]
+        k, v = attention.spread(attention.keys(context, before)), attention.spread(attention.values(context))
+        k, v = k.transpose(0, 1), v.transpose(0, 1)  # [H, C, h]
+        own_k, own_v = attention.spread(attention.keys(u, here)), attention.spread(attention.values(u))
+        own_k, own_v = (each.transpose(0, 1).unflatten(1, (-1, block)) for each in (own_k, own_v))  # [H, A, B, h]
+        scale = attention.spec.scale
+        far = (wide(q @ k.transpose(1, 2)) * scale).masked_fill(hidden, -torch.inf)  # [H, A B, C]
+        near = wide(q.unflatten(1, (-1, block)) @ own_k.transpose(2, 3)) * scale  # [H, A, B, B]
+        weights = torch.cat((far, near.flatten(1, 2)), -1).softmax(-1).to(v.dtype)
+        mixed = weights[..., : k.shape[1]] @ v
+        mixed = mixed + (weights[..., k.shape[1] :].unflatten(1, (-1, block)) @ own_v).flatten(1, 2)
+        x = x + attention.o_proj(mixed.transpose(0, 1).flatten(1))
+        return x + layer.mlp(layer.post_attention_layernorm(x))
+
+    def _anchors(self, text: Text, luck: torch.Generator) -> Tensor:
+        """Random tokens of an answer, or the one before it, with at least one behind them; in order."""
+        first, end = max(text.answer - 1, text.start + 1), text.end - 1
+        count = end - first
+        if count <= 0:
+            return torch.empty(0, dtype=torch.int64)
+        some = torch.randperm(count, generator=luck)[: max(1, -(-count // self.settings.every))]
+        return first + some.sort().values
+
+    def save(self, folder: Path, *, whole: bool) -> None:
+        """In the speculators container, bf16; without `whole` output rows that are the target's are left out."""
+        folder.mkdir(parents=True, exist_ok=True)
+        names = {name: part for name, part in self.named_parameters() if not name.startswith("head.")}
+        tensors = {name: part.detach().to(torch.bfloat16).contiguous() for name, part in names.items()}
+        if self.head.reduced or self.head.learnt:
+            tensors |= self.head.tables(whole=whole)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        tied = "lm_head.weight" not in tensors
+        (folder / "config.json").write_text(json.dumps(self._config(tied=tied), indent=2) + "\n", encoding="utf-8")
+
+    def _config(self, *, tied: bool) -> dict[str, Any]:
+        layer = self.layers[0]
+        assert isinstance(layer, Layer)
+        info, mixer = self._teacher.info, layer.self_attn.spec
+        inner: dict[str, Any] = {
+            "model_type": "qwen3",
+            "hidden_size": info.width,
+            "intermediate_size": layer.mlp.gate_proj.out_features,
+            "num_attention_heads": mixer.heads,
+            "num_key_value_heads": mixer.kv_heads,
+            "head_dim": mixer.head_dim,
+            "num_hidden_layers": len(self.layers),
+            "layer_types": ["full_attention"] * len(self.layers),
+            "hidden_act": "silu",
+            "rms_norm_eps": self._teacher.spec.eps,
+            "rope_theta": mixer.rope.theta if mixer.rope is not None else 10000.0,
+            "max_position_embeddings": self._teacher.spec.context,
+            "vocab_size": info.vocab,
+        }
+        made: dict[str, Any] = {
+            "architectures": ["DFlashDraftModel"],
+            "speculators_model_type": "dflash",
+            "transformer_layer_config": inner,
+            "aux_hidden_state_layer_ids": list(self.context_states),
+            "block_size": self.settings.block,
+            "mask_token_id": self.mask,
+            "num_target_layers": info.layers,
+            "torch_dtype": "bfloat16",
+        }
+        made |= {"draft_vocab_size": len(self.head.words)} if self.head.reduced else {}
+        return made | ({"tied_to_target": True} if tied and self.head.reduced else {})
+
+
+class DFlashRecipe:
+    """Makes DFlash drafts; the target stays as it is."""
+
+    settings = Settings
+    gradients = False
+
+    def trainee(self, teacher: Teacher, settings: Settings, counts: Tensor, luck: torch.Generator) -> DFlashTrainee:
+        """A fresh draft; masks are the last token that the data never has. As `Recipe`."""
+        never = (counts == 0).nonzero()[:, 0]
+        mask = int(never[-1]) if len(never) else int(counts.argmin())
+        return DFlashTrainee(teacher, settings, frequent(counts, settings.words), mask, luck)
+
+
+def _evenly(layers: int, count: int) -> tuple[int, ...]:
+    """Numbers of `count` states from the second to the third last."""
+    if count == 1:
+        return (max(1, layers // 2),)
+    low, high = min(2, layers), max(2, layers - 2)
+    return tuple(dict.fromkeys(round(low + at * (high - low) / (count - 1)) for at in range(count)))
+
+
+def _mixer(teacher: Teacher) -> AttentionSpec:
+    """Attention of the draft: heads as the target has them, queries and keys normed, turned in the plain way."""
+    found = next((layer.mixer for layer in teacher.spec.layers if isinstance(layer.mixer, AttentionSpec)), None)
+    if found is None:
+        raise ModelError(
+            f"{teacher.info.name} has no plain attention whose heads a DFlash draft could take.",
+            "Train medusa instead.",
+        )
+    theta = found.rope.theta if found.rope is not None else 10000.0
+    size = found.head_dim
+    return AttentionSpec(found.heads, found.kv_heads, size, RopeSpec(theta, size), size**-0.5, qk_norm="head")
+
+
+def _inner(teacher: Teacher) -> int:
+    found = [layer.channel.width for layer in teacher.spec.layers if isinstance(layer.channel, DenseSpec)]
+    return found[-1] if found else 3 * teacher.info.width

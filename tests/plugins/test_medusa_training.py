@@ -1,0 +1,74 @@
+"""Training Medusa heads: the loss is the formula's whatever is in memory at a time, and a toy is learnt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pupils
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from outrider.core import registry
+from outrider.core.train.loop import Loop, Schedule
+from outrider.core.train.paper import ride
+from outrider.core.train.states import States
+from outrider.drafters.medusa.training import MedusaRecipe, MedusaTrainee, Settings
+
+
+def test_the_loss_and_its_gradients_are_those_of_all_heads_together() -> None:
+    teacher = pupils.teacher()
+    texts = pupils.texts(teacher, 3, length=14)
+    trainee = MedusaRecipe().trainee(teacher, Settings(heads=3, words=40), pupils.counts(texts), torch.Generator())
+    luck = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for part in trainee.blocks.parameters():
+            part.normal_(0, 0.2, generator=luck)
+    trainee = trainee.double()
+    figures = trainee.learn(pupils.batch(teacher, texts, trainee.states), torch.Generator())
+    found = [part.grad.clone() for part in trainee.blocks.parameters() if part.grad is not None]
+    trainee.zero_grad()
+    losses: list[list[Tensor]] = [[], [], []]
+    for text in texts:
+        last = teacher.read(text.ids, trainee.states)[:, 0]
+        z = teacher.norm(last).double()
+        whole = z @ trainee.head.output.t()
+        for head, block in enumerate(trainee.blocks):
+            for row in range(len(text.ids)):
+                place = row + 1 + head
+                if text.first - 1 <= place < len(text.ids) - 1 and bool(trainee.head.known[whole[place].argmax()]):
+                    logits = trainee.head.rows @ (z[row] + F.silu(block(z[row])))
+                    law = whole[place][trainee.head.words].softmax(0)
+                    losses[head].append(-(law * logits.log_softmax(0)).sum())
+    shares = [1.0, 0.8, 0.64]
+    wanted = sum(share * torch.stack(each).mean() for share, each in zip(shares, losses, strict=True)) / sum(shares)
+    assert isinstance(wanted, Tensor)
+    wanted.backward()
+    assert figures["loss"] == pytest.approx(wanted.item(), rel=1e-7)
+    for one, part in zip(found, trainee.blocks.parameters(), strict=True):
+        torch.testing.assert_close(one, part.grad, rtol=1e-6, atol=1e-9)
+
+
+def test_untrained_heads_say_what_the_target_says() -> None:
+    teacher = pupils.teacher()
+    trainee = MedusaRecipe().trainee(teacher, Settings(words=0), torch.ones(pupils.VOCAB), torch.Generator())
+    z = teacher.norm(torch.randn(3, 32, generator=torch.Generator().manual_seed(0)))
+    torch.testing.assert_close(trainee._logits(0, z), z @ teacher.output().t())
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("own", [False, True])
+def test_a_toy_is_learnt_and_read_back_by_the_plugin(tmp_path: Path, own: bool) -> None:
+    teacher = pupils.teacher()
+    texts = pupils.texts(teacher, 120)
+    settings = Settings(heads=3, words=0, head=own)
+    trainee: MedusaTrainee = MedusaRecipe().trainee(teacher, settings, pupils.counts(texts), torch.Generator())
+    states = States(teacher, texts[:100], trainee.states, None)
+    schedule = Schedule(steps=150, tokens=256, rate=2e-2)
+    Loop(trainee, states, schedule, tmp_path).run(lambda step, figures: None, lambda: False)
+    for whole in (False, True):
+        folder = tmp_path / f"heads-{whole}"
+        trainee.save(folder, whole=whole)
+        rider = registry.load("medusa", teacher.target, {"weights": str(folder)}, pytest.fail)
+        assert ride(rider, teacher, texts[100:], 16).per_pass > 1.3
