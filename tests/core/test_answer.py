@@ -271,8 +271,36 @@ def test_detail_tells_probabilities_and_rejections() -> None:
             assert token.p == pytest.approx(best[0][1])
         assert step.rejected is not None
         assert len(step.rejected) == step.proposed - step.accepted
+        assert step.top_text is not None and [len(texts) for texts in step.top_text] == [len(best) for best in step.top]
+    first = [(step, one) for step in steps for one in step.rejected or () if one.depth == step.accepted]
+    assert first
+    for step, one in first:  # what was overruled stood where the token did that took its place
+        assert one.p is not None and one.p <= (step.tokens[-1].p or 0)
+
+
+def test_chances_alone_are_those_of_the_detail() -> None:
+    truth = plain().token_ids
+    told: list[list[float | None]] = []
+    for asked in ({"detail": True}, {"chances": True}, {}):
+        events: list = []
+        report = drafted(toys.Knows(len(PROMPT), truth, right=2), events=events, **asked)
+        assert report.token_ids == truth
+        told.append([token.p for event in events if isinstance(event, Step) for token in event.tokens])
+    assert told[1] == pytest.approx(told[0]) and set(told[2]) == {None}
 
 
 def test_first_children() -> None:
     assert first_children([-1, -1, 0, 0, 2, 1]) == [0, 2, 4]
     assert first_children([]) == []
+
+
+def test_steps_tell_prompt_phase_and_plain_passes() -> None:
+    talk, events = Conversation(toys.target()), []
+    toys.answer(talk, PROMPT, limit=12, events=events)
+    steps = [event for event in events if isinstance(event, Step)]
+    assert (steps[0].prompt, steps[0].reused) == (len(PROMPT), 0)
+    assert not any(step.prompt or step.reused for step in steps[1:])
+    assert {step.phase for step in steps} == {"prose"} and steps[0].plain is None
+    events.clear()
+    again = toys.answer(talk, [*PROMPT, 4], limit=4, events=events)
+    assert events[0].reused == again.reused > 0

@@ -1,8 +1,9 @@
-"""How many threads a model gets."""
+"""How many threads a model gets, and what is told of it once it is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from outrider.core.answer import Conversation
 from outrider.core.calibration import Calibrator
 from outrider.core.errors import Cancelled
 from outrider.core.history import CostRecord
+from outrider.core.loading import open_model
 from outrider.core.noise import Noise
 from outrider.core.policy import Policy
+from outrider.core.protocol import ModelChoice
 from outrider.core.sample import Sampler
 from outrider.core.target.model import TargetModel
 
@@ -85,3 +88,14 @@ def test_measuring_leaves_no_trace(captured: bool, monkeypatch: pytest.MonkeyPat
     assert list(policy.costs.passes) == [1, 4]
     want = toys.answer(Conversation(toy), [5, 9, 13]).token_ids
     assert toys.answer(Conversation(target), [5, 9, 13]).token_ids == want
+
+
+def test_memory_is_told_as_it_came_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path / "home"))
+    path = toys.checkpoint(tmp_path / "tiny")
+    choice = ModelChoice(model=str(path), dtype="fp32", device="cpu", threads=1)
+    model = open_model(choice, path, lambda *_: None, lambda: False)
+    target, told = model.talk.target, model.loaded.memory
+    assert told is not None and told.context == target.context and told.overhead > 0
+    assert (told.weights, told.states) == (target.decoder.weights.nbytes, target.cache.nbytes)
+    assert told.total == told.weights + told.states + told.overhead and told.verdict == ""

@@ -22,6 +22,7 @@ from outrider.core.policy import (
     Outcome,
     Policy,
 )
+from outrider.core.protocol import PlainPass
 from outrider.core.shadows import Scored
 from outrider.core.why import AGAIN, Telling, measured, words
 
@@ -197,6 +198,10 @@ def test_plain_passes_for_the_meter_keep_to_their_share() -> None:
 
 def test_speedup_needs_eight_passes_and_tells_its_error() -> None:
     plain = Plain()
+    assert plain.mean() is None
+    plain.add(0.9)
+    assert plain.mean() == PlainPass(900.0, 0.0, 1)
+    plain = Plain()
     for x in (1.0, 1.2, 0.8, 1.1, 0.9, 1.0, 1.0):
         plain.add(x)
     assert plain.speedup(0.5) is None
@@ -206,6 +211,8 @@ def test_speedup_needs_eight_passes_and_tells_its_error() -> None:
     assert told.value == pytest.approx(2.0)
     assert 0 < told.error < 0.2
     assert told.n == 8
+    mean = plain.mean()
+    assert mean is not None and (mean.ms, mean.error, mean.n) == pytest.approx((1000.0, 500 * told.error, 8))
 
 
 # ---------------------------------------------------------------------------------------------------- acceptance

@@ -128,6 +128,7 @@ def answer(
     control: Still | None = None,
     events: list | None = None,
     detail: bool = False,
+    chances: bool = False,
     watch: Callable | None = None,
     stable: int = 0,
     policy: Policy | None = None,
@@ -154,6 +155,7 @@ def answer(
         stop=tuple(stop),
         limit=limit,
         detail=detail,
+        chances=chances,
         watch=watch,
         stable=stable,
     )

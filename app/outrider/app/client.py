@@ -13,8 +13,9 @@ import os
 import signal
 import sys
 from asyncio.subprocess import Process, SubprocessStreamProtocol
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 from outrider.app.config import folders
@@ -27,7 +28,16 @@ _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 ENGINE = (sys.executable, "-m", "outrider.core.service")
 _CHUNK = 1 << 16
 _LOG_LIMIT = 4 << 20  # bytes of the engine's log that are kept from one start to the next
+_LINES = 1000  # of the log that are kept in memory
 _LAST_BREATH = 5.0  # seconds between the end of the frames and the end of the process
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What has come out of an engine's pipes so far."""
+
+    received: int = 0  # bytes
+    frames: Counter[str] = field(default_factory=Counter)  # by name
 
 
 class EngineError(Exception):
@@ -67,7 +77,8 @@ class EngineClient:
         self._transport: asyncio.SubprocessTransport | None = None
         self._numbers = itertools.count(1)
         self._open: dict[int, asyncio.Queue[protocol.Event | EngineError]] = {}
-        self._words: deque[str] = deque(maxlen=200)
+        self.traffic = Traffic()
+        self._words: deque[str] = deque(maxlen=_LINES)
         self._tasks: list[asyncio.Task[None]] = []
         self._greeted = asyncio.Event()
         self._closing = False
@@ -86,6 +97,11 @@ class EngineClient:
     def last_words(self) -> list[str]:
         """The newest lines that the engine printed to stderr, oldest first."""
         return list(self._words)
+
+    @property
+    def backlog(self) -> int:
+        """Events that have come and that nobody has taken yet."""
+        return sum(queue.qsize() for queue in self._open.values())
 
     def number(self) -> int:
         """A fresh request id."""
@@ -198,6 +214,7 @@ class EngineClient:
         unpacker = protocol.Unpacker(protocol.AnyEvent)
         try:
             while data := await process.stdout.read(_CHUNK):
+                self.traffic.received += len(data)
                 for event in unpacker.feed(data):
                     self._route(event)
         except protocol.ProtocolError as error:
@@ -215,6 +232,7 @@ class EngineClient:
             process.kill()
 
     def _route(self, event: protocol.AnyEvent) -> None:
+        self.traffic.frames[type(event).__name__] += 1
         if isinstance(event, protocol.Hello):
             self.hello = event
             self._greeted.set()

@@ -7,17 +7,15 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from outrider.app.config import FIELDS, Asked, Settings
 from outrider.app.config.read import read
+from outrider.app.names import complete_drafter, complete_model
 from outrider.app.render import WrongUsage, say
 from outrider.core.protocol import DrafterChoice, ModelChoice, Sampling
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _SAMPLING = tuple(Sampling.__struct_fields__)
@@ -93,20 +91,6 @@ def _settings(_context: click.Context, _parameter: click.Parameter, values: tupl
 _POSITIVE = click.IntRange(min=1)
 
 
-def _complete_model(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
-    named = [CompletionItem("starter")] if "starter".startswith(incomplete) and incomplete else []
-    return named or [CompletionItem(incomplete, type="file")]
-
-
-def _complete_drafter(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    from importlib.metadata import entry_points
-
-    names = ["auto", "none", *sorted({entry.name for entry in entry_points(group="outrider.drafters")})]
-    return [name for name in names if name.startswith(incomplete)]
-
-
 def _complete_persona(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     return [name for name in read().personas if name.startswith(incomplete)]
 
@@ -132,7 +116,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "-m",
         metavar="M",
         callback=_name,
-        shell_complete=_complete_model,
+        shell_complete=complete_model,
         help=_told("engine.model"),
     ),
     "drafter": click.option(
@@ -140,7 +124,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "-d",
         metavar="D",
         callback=_drafter,
-        shell_complete=_complete_drafter,
+        shell_complete=complete_drafter,
         help=_told("drafting.drafter"),
     ),
     "weights": click.option(
@@ -282,7 +266,7 @@ def _fold(picked: dict[str, Any], asked: Asked) -> EngineOptions:
         raise WrongUsage(problem)
     settings = _settled(asked)
     drafter = settings.drafter()
-    if picked["weights"] and drafter.name == "none":
+    if picked.get("weights") and drafter.name == "none":
         raise WrongUsage("--drafter-weights needs a drafter, but --drafter is none.", "Try --drafter draft_model.")
     sampling = settings.sampling()
     sampling.logit_bias = typed.logit_bias

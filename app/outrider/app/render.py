@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import click
 import msgspec
@@ -107,6 +108,14 @@ def echo_json(value: Any, *, pretty: bool = True) -> None:
     click.echo(json_text(value, pretty=pretty))
 
 
+def markdown_cell(text: str) -> str:
+    """Text that cannot end a cell of a Markdown table or begin markup."""
+    clean = printable(text).replace("\n", " ")
+    for sign in "\\|`*_<":
+        clean = clean.replace(sign, f"\\{sign}")
+    return clean
+
+
 class AnswerWriter:
     """Writes an answer, or a thought, while it comes, flushed with every pass.
 
@@ -162,8 +171,28 @@ def stdin_is_terminal() -> bool:
     return is_terminal(sys.stdin)
 
 
-def stdout_writer(marks: str) -> AnswerWriter:
-    """The writer for this process's stdout."""
+class Writer(Protocol):
+    """Takes an answer while it comes."""
+
+    def tokens(self, tokens: Sequence[protocol.Token]) -> None:
+        """The tokens of one pass."""
+        ...
+
+    def rest(self, whole: str) -> None:
+        """The whole answer, of which the end may have been held back."""
+        ...
+
+    def end(self, *, blank: bool = False) -> None:
+        """Nothing more comes now."""
+        ...
+
+
+def stdout_writer(marks: str) -> Writer:
+    """The writer for this process's stdout: rendered Markdown where a person sees it."""
+    if is_terminal(sys.stdout) and os.environ.get("TERM", "dumb") != "dumb":
+        from outrider.app.live import LiveWriter  # brings the libraries of the screen
+
+        return LiveWriter(sys.stdout, mark=marks, colour=not os.environ.get("NO_COLOR"))
     return AnswerWriter(sys.stdout, safe=is_terminal(sys.stdout), mark=marks)
 
 

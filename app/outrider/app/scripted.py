@@ -3,13 +3,15 @@
 It speaks `outrider.core.protocol` over stdin and stdout, so everything above the pipe runs as with a real engine: for
 tests, demos and pictures. A trace is JSON Lines; each line is
 
-    {"on": "load" | "generate", "at": SECONDS, "frame": {"type": "Step", ...}}
+    {"on": "load" | "generate" | …, "at": SECONDS, "frame": {"type": "Step", ...}}
 
 with a frame of the protocol as JSON and the time since its request came. The `load` lines end with a `Result` that holds
-`Loaded`. The `generate` lines are answers one after the other, each ending with `Done` or `Failed`; request number n gets
-answer n, and the first again after the last. Request numbers are put right while playing, and so is the report when an
-answer was cut short or its drafter was switched. A first line `{"hello": {...}}` may set fields of `Hello`. Lines that are
-empty or begin with `#` are skipped.
+`Loaded`, or with `Failed`; where there are several, each load gets the next, and the last again. The `generate` lines are
+answers one after the other, each ending with `Done` or `Failed`; request number n gets answer n, and the first again after
+the last. One that goes on with an answer that was stopped gets the rest of that. So do those of any other request, under its
+name in small letters (`models`, `pull`, `drafter_test`; `model` for one row of `Models`), each ending with `Result` or
+`Failed`. Request numbers are put right while playing, and so is the report when an answer was cut short or its drafter was
+switched. A first line `{"hello": {...}}` may set fields of `Hello`. Lines that are empty or begin with `#` are skipped.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,15 +49,16 @@ class Cue:
 class Trace:
     """A trace file, sorted by what it answers."""
 
-    load: list[Cue] = field(default_factory=list)
+    loads: list[list[Cue]] = field(default_factory=lambda: [[]])
     answers: list[list[Cue]] = field(default_factory=list)
+    jobs: dict[str, list[list[Cue]]] = field(default_factory=dict)
     hello: dict[str, Any] = field(default_factory=dict)
 
     @property
     def loaded(self) -> Loaded | None:
         """What loading results in, None if the trace lets it fail."""
-        last = self.load[-1].frame if self.load else None
-        return protocol.as_type(last.data, Loaded) if isinstance(last, Result) else None
+        lasts = (cues[-1].frame for cues in reversed(self.loads) if cues)
+        return next((protocol.as_type(last.data, Loaded) for last in lasts if isinstance(last, Result)), None)
 
 
 def read_trace(path: Path) -> Trace:
@@ -72,7 +77,10 @@ def read_trace(path: Path) -> Trace:
         except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
         if entry["on"] == "load":
-            trace.load.append(cue)
+            _add_job(trace.loads, cue)
+            continue
+        if entry["on"] != "generate":
+            _add_job(trace.jobs.setdefault(entry["on"], [[]]), cue)
             continue
         answer.append(cue)
         if isinstance(cue.frame, Done | Failed):
@@ -83,14 +91,30 @@ def read_trace(path: Path) -> Trace:
     return trace
 
 
-class ScriptedEngine:
-    """Plays one trace to one client."""
+def _add_job(answers: list[list[Cue]], cue: Cue) -> None:
+    answers[-1].append(cue)
+    if isinstance(cue.frame, Result | Failed):
+        answers.append([])
 
-    def __init__(self, trace: Trace, speed: float) -> None:
+
+def write_frame(event: protocol.Event) -> None:
+    """Write a frame to stdout, all of it."""
+    data = memoryview(protocol.pack(event))
+    while data:
+        data = data[os.write(1, data) :]
+
+
+class ScriptedEngine:
+    """Plays one trace to one client, whom it tells what happens through `send`."""
+
+    def __init__(self, trace: Trace, speed: float, send: Callable[[protocol.Event], None] = write_frame) -> None:
         self._trace = trace
         self._speed = speed
-        self._turn = 0
+        self._send = send
+        self._turn = self._loaded = 0
+        self._asked: Counter[str] = Counter()
         self._drafter = "auto"
+        self._rest: list[Cue] = []  # of an answer that was stopped
         self._jobs: dict[int, asyncio.Task[None]] = {}
         self._cancelled: dict[int, asyncio.Event] = {}
 
@@ -99,21 +123,21 @@ class ScriptedEngine:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
-        hello = {"version": protocol.VERSION, "outrider": "scripted", "pid": os.getpid()} | self._trace.hello
-        self._send(msgspec.convert(hello, protocol.Hello))
+        self.greet()
         unpacker = protocol.Unpacker(protocol.AnyRequest)
         while data := await reader.read(_CHUNK):
             for request in unpacker.feed(data):
                 if isinstance(request, protocol.Quit):
                     return
-                self._take(request)
+                self.take(request)
 
-    def _send(self, event: protocol.Event) -> None:
-        data = memoryview(protocol.pack(event))
-        while data:
-            data = data[os.write(1, data) :]
+    def greet(self) -> None:
+        """Say who it is."""
+        hello = {"version": protocol.VERSION, "outrider": "scripted", "pid": os.getpid()} | self._trace.hello
+        self._send(msgspec.convert(hello, protocol.Hello))
 
-    def _take(self, request: protocol.Request) -> None:
+    def take(self, request: protocol.Request) -> None:
+        """Begin to answer a request."""
         if isinstance(request, protocol.Cancel):
             if request.request in self._cancelled:
                 self._cancelled[request.request].set()
@@ -129,6 +153,11 @@ class ScriptedEngine:
         else:
             self._look_up(request)
 
+    def end(self) -> None:
+        """Give up whatever is being answered."""
+        for task in self._jobs.values():
+            task.cancel()
+
     def _start(self, number: int, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._jobs[number] = task
@@ -140,7 +169,7 @@ class ScriptedEngine:
     def _set_drafter(self, request: protocol.SetDrafter) -> None:
         name = request.drafter.name
         usable = {"auto", "none", *(row.name for row in self._rows() if row.usable)}
-        if name not in usable:
+        if name not in usable and request.drafter.weights is None:
             known = ", ".join(sorted(usable))
             failed = f"There is no drafter `{name}` that can be used here."
             self._send(Failed(request=request.id, message=failed, hint=f"Usable now: {known}.", usage=True))
@@ -149,7 +178,12 @@ class ScriptedEngine:
         self._send(Result(request=request.id, data=name))
 
     def _look_up(self, request: protocol.Request) -> None:
-        if isinstance(request, protocol.Drafters):
+        answers = self._trace.jobs.get(_word(request), [])[:-1]
+        if answers:
+            self._cancelled[request.id] = asyncio.Event()
+            self._start(request.id, self._job(request.id, answers[self._asked[_word(request)] % len(answers)]))
+            self._asked[_word(request)] += 1
+        elif isinstance(request, protocol.Drafters):
             self._send(Result(request=request.id, data=protocol.plain(self._rows())))
         elif isinstance(request, protocol.Models):
             row = protocol.ModelRow(name="scripted", title="Scripted", path="-", format="trace", family="scripted")
@@ -159,6 +193,15 @@ class ScriptedEngine:
             self._send(
                 Failed(request=request.id, message=f"The scripted engine has no {kind}.", hint="Use a real one.")
             )
+
+    async def _job(self, number: int, cues: list[Cue]) -> None:
+        begun = asyncio.get_running_loop().time()
+        for cue in cues:
+            if not await self._until(begun, cue.at, self._cancelled[number]):
+                self._send(Failed(request=number, message="It was stopped."))
+                break
+            self._send(_addressed(cue.frame, number))
+        del self._cancelled[number]
 
     async def _until(self, begun: float, at: float, stop: asyncio.Event | None = None) -> bool:
         """Wait for the moment `at` of a request; False if it was cancelled first."""
@@ -175,20 +218,27 @@ class ScriptedEngine:
 
     async def _load(self, number: int) -> None:
         begun = asyncio.get_running_loop().time()
-        for cue in self._trace.load:
+        answers = [cues for cues in self._trace.loads if cues]
+        self._loaded += 1
+        for cue in answers[min(self._loaded, len(answers)) - 1] if answers else ():
             await self._until(begun, cue.at)
             self._send(_addressed(cue.frame, number))
 
     async def _generate(self, request: protocol.Generate) -> None:
-        cues = self._trace.answers[self._turn % len(self._trace.answers)]
-        self._turn += 1
+        if request.continues is None or not self._rest:
+            cues, before = self._trace.answers[self._turn % len(self._trace.answers)], 0.0
+            self._turn += 1
+        else:
+            cues, before = self._rest, self._rest[0].at
         played: list[Step] = []
         begun = asyncio.get_running_loop().time()
         stop = self._cancelled[request.id]
-        for cue in cues:
-            going = await self._until(begun, cue.at, stop)
+        self._rest = []
+        for number, cue in enumerate(cues):
+            going = await self._until(begun, cue.at - before, stop)
             frame = cue.frame
             if not going or isinstance(frame, Done):
+                self._rest = [] if going else cues[number:]
                 finish = frame.finish if going and isinstance(frame, Done) else "cancelled"
                 recorded = cues[-1].frame.report if isinstance(cues[-1].frame, Done) else None
                 report = self._report(request, played, finish, recorded)
@@ -199,6 +249,7 @@ class ScriptedEngine:
                 continue
             for step in self._as_drafted(frame, len(played)):
                 step.request = request.id
+                step.t = max(0.0, step.t - before)
                 played.append(step)
                 self._send(step)
         del self._cancelled[request.id]
@@ -257,6 +308,13 @@ def report_of(
         speedup=recorded.speedup if recorded and whole else None,
         thinking="".join(token.text for token in tokens if token.thinking),
     )
+
+
+def _word(request: protocol.Request) -> str:
+    """What the lines of a trace that answer a request stand under."""
+    if isinstance(request, protocol.Models) and request.name is not None:
+        return "model"
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(request).__name__).lower()
 
 
 def _addressed(frame: protocol.Event, number: int) -> protocol.Event:

@@ -25,6 +25,7 @@ from .target.model import TargetModel
 from .text.thinking import Splitter
 from .why import Telling
 
+TOLD = 0.25  # seconds between two tellings of what a plain pass takes
 CHUNK = 512  # prompt tokens of one prefill pass; cancellation and progress happen between passes
 
 
@@ -111,12 +112,20 @@ class Order:
     stop: tuple[str, ...] = ()
     limit: int | None = None
     detail: bool = False
+    chances: bool = False
     watch: Callable[[Round, Sampler], None] | None = None  # sees each round before its tokens count for penalties
     splitter: Splitter | None = None  # where the model thinks
     stable: int = 0  # ids that the next turn's prompt will begin with too
     load_s: float = 0.0
     tail: str = ""  # the end of the text that a raw completion goes on from
+    before: Sequence[int] = ()  # ids at the end of `ids` that belong to the answer, which goes on
+    shown: tuple[int, int] = (0, 0)  # characters of answer and thought that the user has seen of it
     began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def looks(self) -> bool:
+        """Whether steps tell what only the logits of their round say."""
+        return self.detail or self.chances
 
 
 class Answer:
@@ -133,7 +142,9 @@ class Answer:
         self.order, self.talk, self.policy = order, talk, policy
         self._choose, self._say = choose, say
         self.emitter = Emitter(order.pieces, order.eos, order.stop, order.limit, order.splitter)
-        self.sampler = Sampler(order.settings, Noise(order.seed), order.ids)
+        self.emitter.recall(order.before)
+        self.sampler = Sampler(order.settings, Noise(order.seed), order.ids[: len(order.ids) - len(order.before)])
+        self.sampler.commit(order.before)
         self.timing = Timing(load_s=order.load_s)
         self.passes = self.proposed = self.accepted = 0
         self.by_drafter: dict[str, int] = {}
@@ -141,13 +152,15 @@ class Answer:
         self._phases, self._telling = Phases(order.tail), Telling()
         self._kept: int | None = None  # tokens of the last round up to the end of the answer, if it ended there
         self._seq = 0
+        self._reused = 0  # tokens of the prompt
+        self._told = 0.0  # when a step last said what a plain pass takes
 
     def run(self, control: Control) -> Report:
         """Until EOS, a stop string, a limit or the user. Raises UsageError before any work if the prompt does not fit."""
         check_room(self.order.ids, self.talk.target.context)
         drafter = self._choose(self._choice)
         if self._prefill(drafter, control):
-            ahead = not self.order.detail and self.order.watch is None  # which look at the logits of each round
+            ahead = not self.order.looks and self.order.watch is None  # which look at the logits of each round
             rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, self.order.rule, ahead=ahead)
             rounds.go_on = self.policy.go_on
             try:
@@ -163,7 +176,7 @@ class Answer:
     def _prefill(self, drafter: Rider | None, control: Control) -> bool:
         began = time.perf_counter()
         talk, ids = self.talk, self.order.ids
-        shared = talk.reuse(ids)
+        shared = self._reused = talk.reuse(ids)
         states = drafter.needs.hidden if drafter is not None and not drafter.failed else ()
         at, logits, carry = shared, None, None
         while at < len(ids):
@@ -276,7 +289,7 @@ class Answer:
     def _emit(self, done: Round, began: float | None) -> float:
         if self.order.watch is not None:
             self.order.watch(done, self.sampler)
-        tokens, rows, spent = [], [], 0.0
+        tokens, rows, spent, phase = [], [], 0.0, self._phases.now
         for index, (token, kind) in enumerate(zip(done.tokens, done.kinds, strict=True)):
             emitted = self.emitter.push(token, _kind(kind))
             if emitted is not None:
@@ -298,11 +311,18 @@ class Answer:
             draft_ms=done.draft_s * 1e3,
             verify_ms=done.verify_s * 1e3,
             host_ms=0.0,
+            phase=phase,
         )
-        if self.order.detail:
+        if began is None:
+            step.prompt, step.reused = len(self.order.ids), self._reused
+            if self.order.before and self.emitter.stands != self.order.shown:
+                step.stands = self.emitter.stands
+        if self.order.looks:
             self._detail(step, done, tokens, rows)
         if began is not None:
             step.why = self._telling.news(self.policy.chosen, self.policy.wait)
+            if step.t - self._told >= TOLD:
+                step.plain, self._told = self.policy.plain.mean(), step.t
             spent = time.perf_counter() - began
             self.timing.decode_s += spent
             step.host_ms = max(0.0, spent * 1e3 - step.draft_ms - step.verify_ms)
@@ -312,16 +332,27 @@ class Answer:
         return spent
 
     def _detail(self, step: Step, done: Round, tokens: list[Token], rows: list[int]) -> None:
+        if not self.order.detail:
+            _tell_chances(done, tokens, rows)
+            return
         probs = done.logits.float().softmax(-1)  # [1 + n, V]; of the first round one row
-        step.top = []
+        step.top, step.top_text = [], []
         for token, index in zip(tokens, rows, strict=True):
             row = done.rows[index]
             token.p = float(probs[row, token.id])
             best = probs[row].topk(min(5, probs.shape[-1]))
-            step.top.append(list(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
+            ids = best.indices.tolist()
+            step.top.append(list(zip(ids, best.values.tolist(), strict=True)))
+            step.top_text.append([self.order.decode([one]) for one in ids])
         guess, kept = done.guess, set(done.path)
         step.rejected = [
-            RejectedToken(token, self.order.decode([token]), len(guess.path(node)) - 1, guess.parents[node])
+            RejectedToken(
+                token,
+                self.order.decode([token]),
+                len(guess.path(node)) - 1,
+                guess.parents[node],
+                float(probs[guess.parents[node] + 1, token]),
+            )
             for node, token in enumerate(guess.tokens)
             if node not in kept
         ]
@@ -355,7 +386,20 @@ class Answer:
             drafters=self.by_drafter,
             speedup=self.policy.plain.speedup(decode_s / walked) if drafted and count > 1 else None,
             thinking=emitter.thinking,
+            reused=self._reused,
         )
+
+
+def _tell_chances(done: Round, tokens: list[Token], rows: list[int]) -> None:
+    """The target's probability of each token; `rows` are their places in the round."""
+    if not tokens:
+        return
+    x = done.logits[[done.rows[row] for row in rows]].float()  # [tokens, V]
+    ids = torch.tensor([[token.id] for token in tokens], device=x.device)
+    x -= x.amax(-1, keepdim=True)  # by hand it is twice as fast as logsumexp, and costs a pass less than 1 %
+    own = x.gather(1, ids).exp()
+    for token, (p,) in zip(tokens, (own / x.exp_().sum(-1, keepdim=True)).tolist(), strict=True):
+        token.p = p
 
 
 def check_room(ids: Sequence[int], context: int) -> None:

@@ -46,6 +46,8 @@ class Emitter:
         self._thoughts: list[str] = []
         self._text = ""  # all of the answer that was decoded
         self._released = 0  # characters of it that were given out
+        self._recalled = 0  # characters of it, and of the thought, from before this answer went on
+        self._recalled_thought = 0
         self._starts: list[int] = []  # for each token, where its text begins; -1 for those of a thought
         self.ids: list[int] = []
         self.kinds: list[Kind] = []
@@ -53,13 +55,30 @@ class Emitter:
 
     @property
     def text(self) -> str:
-        """The answer so far as it may be shown."""
-        return self._text[: self._released]
+        """The answer so far as it may be shown, from where it went on."""
+        return self._text[self._recalled : self._released]
 
     @property
     def thinking(self) -> str:
-        """What the model thought so far."""
-        return "".join(self._thoughts)
+        """What the model thought so far, from where it went on."""
+        return "".join(self._thoughts)[self._recalled_thought :]
+
+    @property
+    def stands(self) -> tuple[int, int]:
+        """Characters of answer and thought that were recalled."""
+        return self._recalled, self._recalled_thought
+
+    def recall(self, ids: Sequence[int]) -> None:
+        """Tokens that the answer had before it goes on; what detokeniser and splitter hold of them is told with what comes."""
+        for token in ids:
+            self._take(token)
+        self._recalled = self._released = len(self._text)
+        self._recalled_thought = len("".join(self._thoughts))
+
+    def told(self) -> tuple[str, str]:
+        """All of answer and thought with what was held; nothing may come behind it."""
+        self._flush()
+        return self._text, "".join(self._thoughts)
 
     def left(self, most: int) -> int:
         """How many more tokens may be emitted, at most `most`."""

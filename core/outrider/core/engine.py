@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,7 +17,8 @@ from .composite import Composite
 from .errors import DownloadError, DrafterError, ModelError, UsageError
 from .loading import Model, open_model
 from .noise import fresh_seed
-from .protocol import DrafterChoice, Event, Generate, ModelChoice, Notice, Progress, Report, Step
+from .protocol import DrafterChoice, Event, Generate, Message, ModelChoice, Notice, Progress, Report, Step
+from .resuming import Begun, Resuming
 from .sample import fill
 from .target.model import SLACK
 from .text import thinking
@@ -107,8 +109,9 @@ class Engine:
 
     def order(self, model: Model, request: Generate, began: float, *, fresh: bool = False) -> Order:
         """What a request comes to with all choices settled; `fresh`: the model was loaded for it. Raises UsageError."""
-        prompt = self.prompt(model, request)
-        ids = self.prompt_ids(model, request, prompt)
+        begun = self._begun(model, request)
+        prompt = begun.prompt
+        ids = [*self.prompt_ids(model, request, prompt), *begun.ids]
         vocab = model.talk.target.vocab
         unknown = [token for token in request.sampling.logit_bias if token >= vocab]
         if unknown:
@@ -128,8 +131,11 @@ class Engine:
             stop=tuple(request.sampling.stop),
             limit=request.sampling.max_tokens,
             detail=request.detail,
+            chances=request.chances,
             splitter=self._splitter(model, request, prompt),
             tail=prompt[-TAIL:] if request.prompt is not None else "",
+            before=begun.ids,
+            shown=_shown(request),
             stable=self.stable(model, request, ids),
             load_s=model.loaded.load_s if fresh else 0.0,
             began=began,
@@ -168,7 +174,17 @@ class Engine:
             raise UsageError(
                 f"{request.model.model} has no chat template.", "Use `outrider run --raw`, or a chat model."
             )
-        return template.render(request.messages, **_switches(template, request))
+        return template.render(_asked(request), **_switches(template, request))
+
+    def _begun(self, model: Model, request: Generate) -> Begun:
+        """Where the answer begins, or goes on. Raises UsageError."""
+        prompt, template = self.prompt(model, request), model.tokenizer.template
+        if request.continues is None or template is None:
+            return Begun(prompt, [])
+        form = thinking.find(template.source, model.tokenizer)
+        pieces = partial(Detokeniser, model.tokenizer)
+        resuming = Resuming(template, model.tokenizer, pieces, form, model.talk.target.vocab)
+        return resuming.begin(prompt, request.messages or [], request.continues, _switches(template, request))
 
     def prompt_ids(self, model: Model, request: Generate, prompt: str | None = None) -> list[int]:
         """Token ids of a request; `prompt`: its text, if it is known already. Raises UsageError."""
@@ -190,7 +206,7 @@ class Engine:
         if template is None or not request.messages:
             return len(ids) - 1
         options = _switches(template, request)
-        bare = model.tokenizer.encode(template.render(request.messages, add_generation_prompt=False, **options))
+        bare = model.tokenizer.encode(template.render(_asked(request), add_generation_prompt=False, **options))
         shared = 0
         while shared < min(len(bare), len(ids) - 1) and bare[shared] == ids[shared]:
             shared += 1
@@ -300,10 +316,25 @@ def _switches(template: ChatTemplate, request: Generate) -> dict[str, Any]:
     return {} if request.think is None else thinking.switches(template.source, request.think)
 
 
+def _asked(request: Generate) -> Sequence[Message]:
+    """The messages that the answer stands behind."""
+    messages = request.messages or []
+    return messages if request.continues is None else messages[:-1]
+
+
+def _shown(request: Generate) -> tuple[int, int]:
+    """Characters of answer and thought of a message that is gone on with."""
+    if request.continues is None or not request.messages:
+        return 0, 0
+    return len(request.messages[-1].content), len(request.messages[-1].thinking)
+
+
 def _check(request: Generate) -> None:
     problem = request.sampling.problem()
     if problem:
         raise UsageError(problem, "See `outrider run --help`.")
+    if request.continues is not None and (not request.messages or request.messages[-1].role != "assistant"):
+        raise UsageError("There is no answer at the end of this chat to go on with.", "Ask something.")
     if request.rule not in RULES:
         raise UsageError(f"--rule {request.rule} is not known.", f"Use {', '.join(RULES)}.")
     _check_tokens(request.drafter.tokens)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import torch
 
 from . import finding
@@ -17,14 +18,14 @@ from .errors import Cancelled, ModelError
 from .history import History
 from .noise import Noise
 from .policy import Policy
-from .protocol import DrafterChoice, DrafterRow, Loaded, ModelChoice, Sampling
+from .protocol import DrafterChoice, DrafterRow, Loaded, MemoryPlan, ModelChoice, Sampling
 from .sample import Sampler, fill
 from .target.decoder import Decoder
 from .target.linear import Form
 from .target.load import choose_device, choose_dtype, load_decoder
 from .target.model import SLACK, TargetModel
 from .text.tokenizer import Tokenizer
-from .weights import plan
+from .weights import memory, plan
 from .weights.checkpoint import Checkpoint, info, open_checkpoint
 
 BITS = {"int8": 8, "int4": 4}  # of --quantize
@@ -79,6 +80,7 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
         form = Form(dtype, device, BITS.get(choice.quantize), plan.keep(subject, settings))
         decoder = _decoder(checkpoint, form, context, tell, cancelled)
         target = _target(choice, decoder, info(checkpoint), context)
+        planned = plan.plan(subject, settings)
         clock.lap("weights")
         generation = checkpoint.generation
     finally:
@@ -95,6 +97,7 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     rows_of_drafters = finding.near(target.info)
     loaded = _loaded(choice, target, tokenizer, own, rows_of_drafters)
     loaded.phases = clock.phases
+    loaded.memory = _taken(planned, target)
     return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy, history)
 
 
@@ -121,6 +124,15 @@ def _target(choice: ModelChoice, decoder: Decoder, known: ModelInfo, context: in
         return TargetModel(decoder, known, context, exact=choice.exact)
     except torch.OutOfMemoryError as error:
         raise _too_big(choice.model, decoder.device) from error
+
+
+def _taken(planned: MemoryPlan, target: TargetModel) -> MemoryPlan:
+    """What the model took of what was planned, and what is left."""
+    weights, states = target.decoder.weights.nbytes, target.cache.nbytes
+    total, free = weights + states + planned.overhead, memory.free(planned.device)
+    return msgspec.structs.replace(
+        planned, weights=weights, states=states, total=total, free=free, verdict="", instead=""
+    )
 
 
 def _too_big(name: str, device: torch.device) -> ModelError:

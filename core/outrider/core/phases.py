@@ -7,9 +7,8 @@ told from the text alone, piece by piece as it is written, in microseconds.
 from __future__ import annotations
 
 import re
-from typing import Literal
 
-Phase = Literal["prose", "code", "thinking", "json"]
+from .protocol import Phase as Phase
 
 _FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)?(`{3,}|~{3,})[ \t]*([^\s`]*)[^`]*")
 _LINE = 80  # characters of a line that are looked at

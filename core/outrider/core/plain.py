@@ -10,7 +10,7 @@ import math
 from collections import deque
 from statistics import fmean, median, stdev
 
-from .protocol import Speedup
+from .protocol import PlainPass, Speedup
 
 LEAST = 8  # passes that a figure needs
 NEWEST = 128  # passes that are kept
@@ -29,12 +29,19 @@ class Plain:
         self.n += 1
         self._newest.append(x)
 
-    def speedup(self, seconds_per_token: float) -> Speedup | None:
-        """Mean plain pass over `seconds_per_token`, with the mean's standard error; None below 8 passes."""
-        if self.n < LEAST or seconds_per_token <= 0:
+    def mean(self) -> PlainPass | None:
+        """What a plain pass takes; its error is 0 where one alone was measured. None before the first."""
+        if not self._newest:
             return None
         most = STALL * median(self._newest)
-        times = [min(x, most) for x in self._newest]
-        return Speedup(
-            fmean(times) / seconds_per_token, stdev(times) / math.sqrt(len(times)) / seconds_per_token, len(times)
-        )
+        times = [1e3 * min(x, most) for x in self._newest]
+        error = stdev(times) / math.sqrt(len(times)) if len(times) > 1 else 0.0
+        return PlainPass(fmean(times), error, len(times))
+
+    def speedup(self, seconds_per_token: float) -> Speedup | None:
+        """Mean plain pass over `seconds_per_token`, with the mean's standard error; None below 8 passes."""
+        made = self.mean()
+        if made is None or self.n < LEAST or seconds_per_token <= 0:
+            return None
+        per_token = 1e3 * seconds_per_token
+        return Speedup(made.ms / per_token, made.error / per_token, made.n)

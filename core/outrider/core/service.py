@@ -220,6 +220,12 @@ class Service:
         data = run(self.engine, request, self.send, self.cancelled(request.id))
         return protocol.Result(request=request.id, data=data)
 
+    def _train(self, request: protocol.Train) -> protocol.Event:
+        from outrider.core.train.course import run
+
+        data = run(self.engine, request, self.send, self.cancelled(request.id))
+        return protocol.Result(request=request.id, data=data)
+
     def _doctor(self, request: protocol.Doctor) -> protocol.Event:
         from outrider.core.doctor import findings
 
@@ -284,6 +290,7 @@ _JOBS: dict[type, Callable[[Service, Any], protocol.Event]] = {
     protocol.DrafterTest: Service._drafter_test,
     protocol.Bench: Service._bench,
     protocol.Verify: Service._verify,
+    protocol.Train: Service._train,
     protocol.Doctor: Service._doctor,
 }
 

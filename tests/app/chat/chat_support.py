@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from inside import InsideClient
 from rich.style import Style
 from textual.color import Color
 from textual.pilot import Pilot
 from textual.widget import Widget
+from traces import LOADED as LOADED
+from traces import answer as answer
+from traces import end as end
+from traces import fails as fails
+from traces import loading as loading
+from traces import notices as notices
+from traces import step as step
+from traces import thoughtful as thoughtful
+from traces import written
 
 from outrider.app.chat import ChatOptions
 from outrider.app.chat.app import ChatApp
 from outrider.app.chat.session import State
 from outrider.app.chat.transcript import Card, Note
-
-LOADED = {
-    "model": "starter",
-    "title": "Tiny Test 1M",
-    "family": "llama",
-    "parameters": 1,
-    "nbytes": 1,
-    "dtype": "fp32",
-    "device": "cpu",
-    "threads": 1,
-    "context": 256,
-    "chat": True,
-    "load_s": 0.0,
-    "sampling": {"temperature": 0.7},
-    "drafters": [
-        {"name": "prompt_lookup", "fit": "any", "reason": "repeats the chat", "usable": True},
-        {"name": "draft_model", "fit": "no", "reason": "needs weights", "usable": False},
-        {"name": "suffix", "fit": "any", "reason": "", "usable": True},
-    ],
-}
+from outrider.app.client import EngineClient
+from outrider.core import protocol
 
 
 class Ride:
@@ -49,15 +41,24 @@ class Ride:
         self.app, self.pilot = app, pilot
         self.chat, self.session = app.chat, app.chat.session
 
-    async def until(self, predicate: Callable[[], object], patience: float = 10.0) -> None:
+    async def until(self, predicate: Callable[[], object], patience: float = 60.0) -> None:
         """Wait until `predicate` holds, then until the screen shows it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience
-        while not predicate():
+        while True:
+            begun = time.thread_time()
+            if predicate():
+                break
+            assert self.app.is_running and self.app._exception is None, "the program has ended"
             if loop.time() > deadline:
                 raise AssertionError(f"waited {patience} s in vain; the screen shows:\n" + "\n".join(self.lines()))
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(max(0.005, 4 * (time.thread_time() - begun)))  # looking must not be all that is done
         await self.pilot.pause(0)
+
+    def release(self) -> None:
+        """Let the engine go on from where `hold` stopped it."""
+        assert isinstance(self.session.client, InsideClient)
+        self.session.client.release()
 
     async def ready(self) -> None:
         """Wait until nothing runs and all of it is painted."""
@@ -121,101 +122,6 @@ def _those(widget: Widget, is_one: Callable[[Style], bool]) -> str:
     return found
 
 
-def step(
-    seq: int,
-    at: float,
-    tokens: Sequence[tuple[str, str]],
-    drafter: str = "prompt_lookup",
-    thinking: bool = False,
-) -> dict[str, Any]:
-    """A `Step` of `(text, kind)` tokens as a line of a trace."""
-    accepted = sum(kind == "A" for _, kind in tokens)
-    frame = {
-        "type": "Step",
-        "request": 0,
-        "seq": seq,
-        "t": at,
-        "drafter": drafter,
-        "proposed": accepted + sum(kind == "C" for _, kind in tokens),
-        "accepted": accepted,
-        "tokens": [{"id": 7, "text": text, "kind": kind, "thinking": thinking} for text, kind in tokens],
-        "draft_ms": 0.1,
-        "verify_ms": 1.0,
-        "host_ms": 0.1,
-    }
-    return {"on": "generate", "at": at, "frame": frame}
-
-
-def end() -> dict[str, Any]:
-    """The `Done` of an answer; the scripted engine fills in the report."""
-    timing = dict.fromkeys(("load_s", "prefill_s", "first_token_s", "decode_s", "draft_s", "verify_s"), 0.0)
-    report = {
-        "model": "starter",
-        "drafter": "auto",
-        "rule": "match",
-        "seed": 1,
-        "text": "",
-        "token_ids": [],
-        "prompt_tokens": 5,
-        "finish": "stop",
-        "passes": 0,
-        "proposed": 0,
-        "accepted": 0,
-        "kinds": "",
-        "timing": timing,
-        "tokens_per_second": 0.0,
-        "drafters": {},
-        "speedup": None,
-    }
-    return {"on": "generate", "at": 0.0, "frame": {"type": "Done", "request": 0, "finish": "stop", "report": report}}
-
-
-def answer(text: str, kinds: str = "P", pause: float = 0.0) -> list[dict[str, Any]]:
-    """A whole answer: words of `text` with these kinds in turn, three words a pass, `pause` seconds apart."""
-    words = re.findall(r"\s*\S+|\s+$", text)
-    tokens = [(word, kinds[n % len(kinds)]) for n, word in enumerate(words)]
-    lines = [step(n, n * pause, tokens[3 * n : 3 * n + 3]) for n in range((len(tokens) + 2) // 3)]
-    last = end()
-    last["at"] = len(lines) * pause
-    return [*lines, last]
-
-
-def thoughtful(thought: str, text: str, kinds: str = "P", pause: float = 0.0) -> list[dict[str, Any]]:
-    """An answer with a thought before it, both as in `answer`, and an empty token of each marker."""
-    marker = [step(0, 0.0, [("", "P")], thinking=True)]
-    thinks = answer(thought, kinds, pause)[:-1]
-    for line in thinks:
-        for token in line["frame"]["tokens"]:
-            token["thinking"] = True
-    lines = [*marker, *thinks, *marker, *answer(text, kinds, pause)]
-    made = [json.loads(json.dumps(line)) for line in lines]
-    for seq, line in enumerate(made):
-        line["at"] = seq * pause
-        if line["frame"]["type"] == "Step":
-            line["frame"] |= {"seq": seq, "t": seq * pause}
-    return made
-
-
-def loading(seconds: float = 0.0) -> list[dict[str, Any]]:
-    """Loading with one progress line half-way."""
-    progress = {"type": "Progress", "request": 0, "phase": "reading weights", "done": 43, "total": 100, "unit": "bytes"}
-    return [
-        {"on": "load", "at": 0.0, "frame": progress},
-        {"on": "load", "at": seconds, "frame": {"type": "Result", "request": 0, "data": LOADED}},
-    ]
-
-
-def fails(message: str, hint: str = "") -> list[dict[str, Any]]:
-    """An answer that is refused."""
-    frame = {"type": "Failed", "request": 0, "message": message, "hint": hint, "usage": True}
-    return [{"on": "generate", "at": 0.0, "frame": frame}]
-
-
-def notices(text: str) -> list[dict[str, Any]]:
-    """Something the engine has to say in an answer; more lines must follow."""
-    return [{"on": "generate", "at": 0.0, "frame": {"type": "Notice", "request": 0, "text": text}}]
-
-
 @asynccontextmanager
 async def riding(
     folder: Path,
@@ -224,14 +130,22 @@ async def riding(
     load: list[dict[str, Any]] | None = None,
     speed: float = 1.0,
     ready: bool = True,
+    process: bool = False,
+    hold: Callable[[protocol.Event], bool] | None = None,
     **options: Any,
 ) -> AsyncIterator[Ride]:
-    """A chat over a scripted engine that gives these answers in turn; `options` go into `ChatOptions`."""
+    """A chat over a scripted engine that gives these answers in turn; `options` go into `ChatOptions`.
+
+    The engine is a `process` of its own only where a test is about that: starting one takes longer than most tests.
+    Else the first event that `hold` is true of waits with all that follow until `Ride.release`.
+    """
     trace = folder / "trace.jsonl"
-    lines = [*(loading() if load is None else load), *(line for one in answers for line in one)]
-    trace.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    trace.write_text(written(loading() if load is None else load, *answers))
+    inside = not process and "command" not in options
     options.setdefault("command", (sys.executable, "-m", "outrider.app.scripted", str(trace), "--speed", str(speed)))
-    app = ChatApp(ChatOptions(**options))
+    client = InsideClient.over(trace, speed, hold) if inside else EngineClient
+    with patch("outrider.app.chat.session.EngineClient", client):
+        app = ChatApp(ChatOptions(**options))
     try:
         async with app.run_test(size=size) as pilot:
             chat = Ride(app, pilot)

@@ -23,9 +23,8 @@ def ride(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Abstr
     from chat_support import riding
 
     monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.delenv("COLORFGBG", raising=False)
-    monkeypatch.delenv("SSH_TTY", raising=False)
+    for name in ("NO_COLOR", "COLORFGBG", "SSH_TTY", "TMUX", "STY", "VTE_VERSION", "TERM_PROGRAM"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
     return partial(riding, tmp_path)

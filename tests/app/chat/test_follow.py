@@ -110,7 +110,7 @@ async def test_what_was_set_in_the_chat_stays_when_something_else_changes(ride: 
 
 async def test_theme_and_marks_are_remembered(ride: Any, write: Write) -> None:
     async with ride(answer("x\n")) as chat:
-        await chat.pilot.press("f4")
+        await chat.type("/marks off")
         await chat.type("/theme gruvbox")
         assert chat.app.theme == "gruvbox"
         await chat.type("/theme gruvbix")
@@ -140,7 +140,7 @@ async def test_a_choice_that_cannot_be_remembered_is_told(ride: Any, tmp_path: P
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "state").write_text("in the way")
     async with ride(answer("x\n"), private=True) as chat:
-        await chat.pilot.press("f4")
+        await chat.type("/theme nord")
         assert "not remembered" in chat.status
 
 
@@ -159,6 +159,26 @@ async def test_personas_in_the_chat(ride: Any, write: Write) -> None:
         assert any("no persona brief" in note for note in chat.notes) and chat.session.chat.system is None
         await chat.type("/persona none")
         await chat.until(lambda: chat.notes[-1].startswith("Persona none"))
+
+
+async def test_another_model_brings_its_own_settings_but_not_over_what_the_chat_was_told(
+    ride: Any, write: Write
+) -> None:
+    write("[models.other]\ntop_k = 4\ntemperature = 0.1\nthink = false\n[look]\nfps = 20\n")
+    async with ride(answer("x\n")) as chat:
+        follower, session = chat.chat._follower, chat.session
+        assert chat.chat.stage.frames.tick == 0.05
+        await chat.type("/set temperature 0.9")
+        told = follower.loaded(chat.chat, "other")
+        assert told.startswith("Model other: ") and "sampling.top_k is 4" in told and "temperature" not in told
+        assert (session.sampling.top_k, session.sampling.temperature, session.think) == (4, 0.9, False)
+        assert follower.own(session, "sampling.temperature") == 0.9
+        assert follower.own(session, "sampling.top_k") is None
+        follower.loaded(chat.chat, "starter")
+        assert (session.sampling.top_k, session.sampling.temperature, session.think) == (None, 0.9, None)
+        write("[look]\nfps = 10\nreduced_motion = true\n")
+        assert "look.fps is 10, look.reduced_motion is true" in await changed(chat)
+        assert chat.chat.stage.frames.tick == 0.1 and chat.app.animation_level == "none"
 
 
 def test_every_theme_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,21 @@ from textual.keys import _character_to_key
 from textual.widgets import Static
 
 from outrider.app.chat.actions import ACTIONS, BY_ID, Action
-from outrider.app.chat.keymap import KEPT, OWNED, PRESETS, REFUSED, SIGNS, Keymap, build, own_keys, risky, shown, spelt
+from outrider.app.chat.keymap import (
+    KEPT,
+    OWNED,
+    PRESETS,
+    REFUSED,
+    SIGNS,
+    Keymap,
+    build,
+    is_function_key,
+    own_keys,
+    risky,
+    shown,
+    spelt,
+)
+from outrider.app.chat.leader import laid_out
 from outrider.app.chat.probe import Probe
 from outrider.app.config.read import File
 
@@ -19,10 +33,6 @@ def held(keymap: Keymap, action: str) -> tuple[tuple[str, ...], tuple[str, ...]]
     """Keys and letters of an action."""
     (one,) = [one for one in keymap.actions if one.id == action]
     return one.keys, one.on_message
-
-
-def is_function_key(name: str) -> bool:
-    return name.rpartition("+")[2].removeprefix("f").isdigit() and "f" in name.rpartition("+")[2]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -147,7 +157,7 @@ async def test_keys_of_the_settings_work_in_the_chat(ride: Any, tmp_path: Path) 
     file.write_text(
         '[keys]\npreset = "no-fkeys"\n[keys.bind]\nnew = ["alt+n"]\ntheme = ["f4", "z"]\npalette = ["alt+p"]\n'
     )
-    async with ride(answer("One.\n"), size=(120, 90)) as chat:
+    async with ride(answer("One.\n"), size=(120, 40)) as chat:
         assert "alt+h help" in chat.status and "alt+m marks" in chat.status
         assert "alt+d next drafter" in chat.screen() and "alt+h help" in chat.screen()
         await chat.ask("one")
@@ -166,7 +176,8 @@ async def test_keys_of_the_settings_work_in_the_chat(ride: Any, tmp_path: Path) 
         assert not chat.session.chat.turns
         await chat.pilot.press("alt+h")
         await chat.until(lambda: chat.app.screen is not chat.chat)
-        assert "alt+d" in chat.screen() and "z theme" in chat.screen()
+        await chat.pilot.press(*"theme")
+        await chat.until(lambda: "F4, ctrl+o t" in chat.screen() and "/persona" not in chat.screen())
         await chat.pilot.press("alt+h")
         await chat.until(lambda: chat.app.screen is chat.chat)
 
@@ -188,12 +199,21 @@ async def test_leader_letters(ride: Any) -> None:
         await chat.ask("one")
         await chat.ask("two")
         replies = list(chat.chat.query(".reply"))
-        await chat.pilot.press("alt+up", "alt+up")
+        await chat.pilot.press("alt+up", "alt+up", "alt+up")
         assert chat.chat.focused is replies[0]
         await chat.pilot.press("alt+up", "alt+down")
-        assert chat.chat.focused is replies[1]
-        await chat.pilot.press("alt+down")
+        assert chat.chat.focused is replies[0]
+        await chat.pilot.press("alt+down", "alt+down", "alt+down")
         assert chat.chat.focused is chat.chat.prompt
+
+
+@pytest.mark.parametrize(("size", "rows"), [((116, 40), 20), ((56, 18), 18), ((16, 3), 99)])
+def test_letters_are_laid_out_in_columns(size: tuple[int, int], rows: int) -> None:
+    actions = [action for action in ACTIONS if action.leader]
+    lines = "".join(part for part, _ in laid_out(actions, size, {"new"})).splitlines()
+    assert len(lines) <= rows and max(map(len, lines)) <= max(17, size[0])
+    assert all(any(f"{action.leader} {action.title[:8]}" in line for line in lines) for action in actions)
+    assert ("n ", "$text-muted") in laid_out(actions, size, {"new"})
 
 
 async def test_emacs_keys_move_in_the_prompt(ride: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,12 +230,12 @@ async def test_emacs_keys_move_in_the_prompt(ride: Any, monkeypatch: pytest.Monk
 async def test_the_probe_names_keys() -> None:
     app = Probe(build("vim", {}))
     async with app.run_test(size=(80, 20)) as pilot:
-        await pilot.press("ctrl+n", "j", "x", "ctrl+m", "ctrl+t", "ctrl+x", "less_than_sign", "escape", "a", "escape")
+        await pilot.press("ctrl+n", "j", "w", "ctrl+m", "ctrl+t", "ctrl+x", "less_than_sign", "escape", "a", "escape")
         lines = str(app.query_one("#keys", Static).visual).splitlines()
         assert [line.split(None, 1) for line in lines] == [
             ["ctrl+n", "New chat"],
-            ["j", "typing; on a focused reply: Reply after"],
-            ["x", "typing"],
+            ["j", "typing; on a focused reply: Message after"],
+            ["w", "typing"],
             ["ctrl+m", REFUSED["ctrl+m"]],
             ["ctrl+t", "free; some terminals do not send it"],
             ["ctrl+x", "free"],
@@ -224,6 +244,8 @@ async def test_the_probe_names_keys() -> None:
             ["a", "typing"],
             ["escape", "Stop the reply"],
         ]
+        unseen = str(app.query_one("#unseen", Static).visual)
+        assert "F1" in unseen and "ctrl+p" in unseen and "ctrl+n" not in unseen and "escape" not in unseen
         assert not app._exit
         await pilot.press("escape")
         assert app._exit

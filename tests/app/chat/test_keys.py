@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from chat_support import Ride, answer
+from textual.binding import Binding
 from textual.command import CommandPalette
+from textual.screen import Screen
+from textual.widget import Widget
 
+import outrider.app.chat
 from outrider.app.chat.actions import ACTIONS, BY_ID, BY_SLASH, parse_slash
-from outrider.app.chat.help import HelpScreen, rows
-from outrider.app.chat.keymap import build
+from outrider.app.chat.help import HelpScreen
+from outrider.app.chat.helptext import Place, having, laid_out, sections
+from outrider.app.chat.keymap import PRESETS, build
 from outrider.app.chat.prompt import NEW_LINE
 from outrider.app.chat.screen import ChatScreen, bindings
 from outrider.app.chat.session import State
@@ -47,11 +55,51 @@ def test_no_key_is_bound_twice_or_taken_by_terminals() -> None:
     assert set(keys) == {binding.key for binding in ChatScreen.BINDINGS}  # type: ignore[union-attr]
 
 
+def all_below(kind: type) -> Iterator[type]:
+    """Every class that is derived from it."""
+    for one in kind.__subclasses__():
+        yield one
+        yield from all_below(one)
+
+
+def test_no_other_widget_binds_what_the_chat_or_a_terminal_takes() -> None:
+    for module in pkgutil.walk_packages(outrider.app.chat.__path__, "outrider.app.chat."):
+        importlib.import_module(module.name)
+    taken = {key for preset in PRESETS for action in build(preset, {}).actions for key in action.keys}
+    seen = 0
+    for kind in {one for one in all_below(Widget) if one.__module__.startswith("outrider.")}:
+        bound = [one for one in kind.__dict__.get("BINDINGS", ()) if isinstance(one, Binding)]
+        keys = {key.strip() for one in bound for key in one.key.split(",")}
+        seen += bool(keys)
+        assert not keys & (FORBIDDEN - {"space"}), kind
+        if not issubclass(kind, Screen):  # what the chat has comes first there
+            assert keys & taken <= {"ctrl+p", "ctrl+n"}, kind
+    assert seen > 10
+
+
 def test_help_and_footer_come_from_the_registry() -> None:
-    told = list(rows())
+    lines = [line for section in sections() for line in section.lines]
     for action in ACTIONS:
-        assert any(words == action.help for _, _, _, words in told)
-    assert {key for key, _ in hints(build("default", {}))} == {"F1", "F2", "F3", "F4", "^p"}
+        assert any(line.words == action.help for line in lines)
+    assert [key for key, _ in hints(build("default", {}))] == ["F1", "F2", "F3", "F4", "F5", "^o"]
+    assert [key for key, _ in hints(build("default", {}), narrow=True)] == ["F1", "F2", "F4", "^o"]
+
+
+def test_help_begins_where_one_is_and_says_what_cannot_be_done() -> None:
+    told = sections(place=Place("message"), reasons={"copy": "no reply yet"})
+    assert told[0].title == "On this message, where you are"
+    assert [line.reason for line in told[0].lines if line.keys.startswith("c")] == ["no reply yet"]
+    assert sections()[0].title == "In the prompt, where you are"
+    assert sections(place=Place("the statistics", [("q", "Goes away")]))[0].lines[0].words == "Goes away"
+    assert not having(told, "model copy nonsense")
+    assert [line.command for one in having(told, "COPY markdown") for line in one.lines if line.command]
+    assert having(told, "figures")[-1] == told[-1] and len(having(told, "figures")[-1].lines) > 30
+    for width in (30, 60, 100):
+        text = "".join(part for part, _ in laid_out(told, width))
+        assert max(map(len, text.splitlines())) <= max(width, 45)
+        assert "not now: no reply yet" in " ".join(text.split()) and "tokens/pass" in text
+    styles = {style for part, style in laid_out(told, 100) if "no reply yet" in part}
+    assert styles == {"$text-muted"}
 
 
 async def test_palette_lists_every_action(ride: Any) -> None:
@@ -65,13 +113,22 @@ async def test_palette_lists_every_action(ride: Any) -> None:
         await chat.until(lambda: chat.chat.prompt.text == "/system ")
 
 
-async def test_help_opens_and_closes(ride: Any) -> None:
+async def test_help_opens_looks_for_words_and_closes(ride: Any) -> None:
     async with ride(answer("x\n"), size=(60, 20)) as chat:
         await chat.pilot.press("f1")
-        await chat.until(lambda: isinstance(chat.app.screen, HelpScreen))
-        assert "Writing" in chat.screen()
+        await chat.until(lambda: isinstance(chat.app.screen, HelpScreen) and "where you are" in chat.screen())
+        await chat.pilot.press("pagedown", *"thought")
+        await chat.until(lambda: "/thought" in chat.screen() and "/persona" not in chat.screen())
         await chat.pilot.press("escape")
+        await chat.until(lambda: "where you are" in chat.screen())
+        await chat.pilot.press("down", "f1")
         await chat.until(lambda: chat.app.screen is chat.chat and chat.chat.focused is chat.chat.prompt)
+        await chat.ask("go")
+        await chat.pilot.press("escape", "ctrl+o", "question_mark")
+        await chat.until(lambda: "On this message, where you are" in chat.screen())
+        await chat.pilot.press("escape")
+        await chat.type("/help persona")
+        await chat.until(lambda: "/persona" in chat.screen() and "/thought" not in chat.screen())
 
 
 async def test_new_lines_and_growing_prompt(ride: Any) -> None:
@@ -201,7 +258,7 @@ async def test_slash_commands(ride: Any) -> None:
     async with ride(answer("x\n")) as chat:
         assert "no command /frobnicate" in await say(chat, "/frobnicate now")
         assert chat.chat.prompt.text == "/frobnicate now"
-        assert "takes nothing" in await say(chat, "/marks please")
+        assert "takes nothing" in await say(chat, "/copy-chat please")
         assert "temperature 0.7 (model)" in await say(chat, "/set")
         assert "temperature 0.2" in await say(chat, "/set temperature 0.2")
         assert chat.session.sampling.temperature == 0.2
@@ -229,6 +286,6 @@ async def test_slash_commands(ride: Any) -> None:
 async def test_drafter_that_cannot_be_used_is_told(ride: Any) -> None:
     async with ride(answer("x\n")) as chat:
         await chat.type("/drafter draft_model")
-        await chat.until(lambda: chat.notes)
-        assert "draft_model" in chat.notes[0] and "Usable now" in chat.notes[0]
+        await chat.until(lambda: chat.cards)
+        assert "draft_model cannot draft here" in chat.cards[0] and "Usable now" in chat.cards[0]
         assert chat.session.drafter.name == "auto"

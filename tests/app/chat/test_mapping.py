@@ -6,9 +6,8 @@ import random
 
 import pytest
 from markdown_it.token import Token
-from textual.content import Content
-from textual.widgets.markdown import Markdown, MarkdownBlock
 
+from outrider.app.chat.inline import content_of
 from outrider.app.chat.mapping import map_code, map_inline, parser, starts_of_lines
 
 TEMPLATES = [
@@ -61,9 +60,8 @@ class Unique:
 
 
 def rendered(token: Token) -> str:
-    """The text that Textual makes of an inline token."""
-    content: Content = MarkdownBlock._token_to_content(MarkdownBlock(Markdown(), Token("x", "", 0)), token)
-    return content.plain
+    """The text that is shown of an inline token."""
+    return content_of(token).plain
 
 
 def check(source: str) -> tuple[int, int]:
@@ -139,3 +137,12 @@ def test_signs_at_random_never_map_to_another_letter() -> None:
         got, all_ = check(unique.fill(text))
         mapped, total = mapped + got, total + all_
     assert mapped > 0.97 * total
+
+
+def test_lines_stay_as_they_were_written() -> None:
+    source = "The fog *comes\non* little  \ncat\\\nfeet ![a\n*seal*](x)"
+    (inline,) = [token for token in parser().parse(source) if token.type == "inline"]
+    assert rendered(inline) == "The fog comes\non little\ncat\nfeet 🖼  a\nseal"
+    offsets = map_inline(source, starts_of_lines(source), inline)
+    assert offsets is not None and offsets[-4:] == [source.index("seal") + n for n in range(4)]
+    assert [source[offset] for offset in offsets if offset >= 0] == list("The fog comes\non little\ncat\nfeet a\nseal")

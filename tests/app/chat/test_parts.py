@@ -10,13 +10,14 @@ import pytest
 from textual.color import Color
 
 from outrider.app.chat.clean import harmless
-from outrider.app.chat.frames import REMOTE_TICK, SHARE, TICK, Frames
+from outrider.app.chat.frames import SHARE, TICK, Frames
 from outrider.app.chat.marks import Runs, project
 from outrider.app.chat.meter import PAUSE, Meter, brief, main_drafter, mean_per_pass, size, speed, summary
 from outrider.app.chat.palette import CONTRAST, Palette, contrast, tint
 from outrider.app.chat.sampling import changed_sampling, describe
 from outrider.app.chat.status import progress_words
 from outrider.app.chat.talk import Chat, End, Reply, Turn
+from outrider.app.chat.terminal import REMOTE_TICK
 from outrider.app.chat.themes import DARK, LIGHT, first_theme
 from outrider.app.chat.transcript import shortened
 from outrider.core.protocol import Progress, Report, Sampling, Speedup, Step, Timing, Token
@@ -123,9 +124,9 @@ def test_project_bridges_single_gaps_between_equal_marks_only() -> None:
     runs = Runs()
     for kind, length in (("A", 4), ("P", 4), ("A", 2)):
         runs.add(kind, length)  # type: ignore[arg-type]
-    marks = project(runs, [0, -1, 2, -1, 5, 6, -1, 8, 9], 0)
+    marks = project(iter(runs), [0, -1, 2, -1, 5, 6, -1, 8, 9])
     assert [(run.start, run.end, run.kind) for run in marks] == [(0, 3, "A"), (4, 6, "P"), (7, 9, "A")]
-    assert project(runs, [-1, -1], 0) == []
+    assert project(iter(runs), [-1, -1]) == []
 
 
 # ---------------------------------------------------------------------------------------------------- replies

@@ -18,7 +18,7 @@ from outrider.app.client import EngineClient
 from outrider.core import protocol
 
 THOUGHT = "The user asks.\n\n- one item\n- another item\n\nSo I say it."
-LONG = "\n\n".join(f"idea{n} and more" for n in range(200))
+LONG = "\n\n".join(f"idea{n} and more" for n in range(600))
 SLOW = thoughtful(LONG, "Done.\n", "PA", pause=0.02)
 
 
@@ -44,12 +44,18 @@ async def thinking(chat: Ride, characters: int = 40) -> None:
     await chat.until(lambda: chat.chat.query(ThoughtView))
 
 
-@pytest.mark.parametrize("size", [(60, 20), (120, 40)])
+def answers(event: protocol.Event) -> bool:
+    """Whether a pass brought more than thought."""
+    return isinstance(event, protocol.Step) and not all(token.thinking for token in event.tokens)
+
+
+@pytest.mark.parametrize("size", [(60, 20), pytest.param((120, 40), marks=pytest.mark.thorough)])
 async def test_a_thought_is_open_while_it_comes_and_folds_for_the_answer(ride: Any, size: tuple[int, int]) -> None:
-    async with ride(thoughtful(THOUGHT, "It is **so**.\n", pause=0.1), size=size) as chat:
+    async with ride(thoughtful(THOUGHT, "It is **so**.\n"), size=size, hold=answers) as chat:
         await chat.type("go")
         await chat.until(lambda: "▾ thinking… 0 s" in chat.screen() and "The user asks." in chat.screen())
         assert chat.session.state is State.THINKING
+        chat.release()
         await chat.ready()
         assert line(chat).startswith("▸ thought for ") and line(chat).endswith(" s, 15 tokens")
         shown = chat.screen()
@@ -119,7 +125,7 @@ async def test_marks_in_a_thought(ride: Any) -> None:
         chat.chat.sight.repaint()
         (words,) = view(chat).query("_Paragraph")
         assert underlined(words) == " accepted/"
-        await chat.pilot.press("f4")
+        await chat.type("/marks off")
         await chat.until(lambda: underlined(words) == "/")
 
 

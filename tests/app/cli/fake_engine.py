@@ -6,6 +6,7 @@ Every request is appended to the file `requests` in OUTRIDER_HOME, as JSON, so t
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -44,7 +45,12 @@ KNOWN = [
 PUBLISHED = p.DrafterRow(
     name="eagle", distribution="outrider", fit="exact", reason="needs a draft", where="catalogue", known=KNOWN
 )
-WORDS = {"escape": ["Blue", " \x1b[31msky", "\x9b2J", "\r\x7f é\ttab", "\nend"], "no answer": []}
+MARKDOWN = "# Title\n\nsome **bold** words\n\n- one\n\n  ```py\n  print(1)\n    x\n  ```\n\nend"
+WORDS = {
+    "markdown": re.findall(r"\S+|\s+", MARKDOWN),
+    "escape": ["Blue", " \x1b[31msky", "\x9b2J", "\r\x7f é\ttab", "\nend"],
+    "no answer": [],
+}
 TRIAL: dict[str, Any] = {
     "reading": {"states": "boundary"},
     **{"prompts": 2, "answers": 2, "tokens": 64, "passes": 40, "rounds": 20, "proposed": 60, "accepted": 30},

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -46,7 +49,8 @@ def test_show_tells_where_values_come_from(outrider, file, monkeypatch):
     rows = json.loads(outrider("config", "show", "sampling.top_k", "--model", "qwen3-8b", "--json").out)
     assert rows == [{"key": "sampling.top_k", "value": 5, "from": "preset", "where": "preset *qwen*, line 4"}]
     assert outrider("config", "show", "sampling.temperature").out == "0.3\n"
-    assert len(outrider("config", "show", "look").out.splitlines()) == 5
+    look = [path for path in FIELDS if path.startswith("look.")]
+    assert len(outrider("config", "show", "look").out.splitlines()) == 1 + len(look)
     done = outrider("config", "show", "sampling.temprature")
     assert done.code == 2 and "Did you mean sampling.temperature?" in done.err
     assert outrider("config", "show", "--persona", "x").code == 2
@@ -221,13 +225,40 @@ def test_models_show_is_asked_with_the_settings(outrider, home, file):
 
 def test_keys(outrider, file):
     rows = {row["action"]: row for row in json.loads(outrider("keys", "--json").out)}
-    assert rows["new"]["keys"] == ["ctrl+n"] and rows["copy"]["reply"] == ["c"] and rows["marks"]["slash"] == "/marks"
+    assert (
+        rows["new"]["keys"] == ["ctrl+n"] and rows["copy"]["reply"] == ["c"] and rows["marks"]["slash"] == "/marks mode"
+    )
     assert "quit              ctrl+q, ctrl+d if empty" in outrider("keys").out
     file.write_text("[keys]\npreset = 'vim'\n[keys.bind]\nnew = ['ctrl+t']\nnwe = ['x']\n")
     done = outrider("keys")
     assert "Did you mean new?" in done.err and "Some terminals do not send ctrl+t." in done.err
     assert "\nnew               ctrl+t" in done.out and "c, y" in done.out
     assert "\nnew               ctrl+n" in outrider("keys", "--preset", "default").out
+
+
+def test_a_shell_is_told_of_chats_by_their_titles(home, monkeypatch, capfd):
+    from outrider.app import cli
+    from outrider.app.store.chats import Store
+    from outrider.app.store.ids import new_id
+    from outrider.app.store.records import Chat, short
+
+    chat = Chat(id=new_id(), title="Rivers", created=1.0, updated=1.0)
+    with Store.open() as store:
+        store.put_chat(chat)
+    for name, value in {
+        "_OUTRIDER_COMPLETE": "fish_complete",
+        "COMP_WORDS": "outrider --resume ",
+        "COMP_CWORD": "",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main() == 0
+    assert f"plain,{short(chat.id)}\tRivers\n" in capfd.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_takes_the_script(outrider):
+    script = outrider("completion", "bash").out
+    subprocess.run(["bash", "-c", f"set -e\n{script}\ncomplete -p outrider"], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -248,12 +279,18 @@ def test_completion_scripts(outrider, shell):
         ("outrider run --rule rej", {"rejection"}),
         ("outrider --model sta", {"starter"}),
         ("outrider keys --preset v", {"vim"}),
+        ("outrider run --no-s", {"--no-stream"}),
+        ("outrider models show qwen3.6", {"qwen3.6-27b", "qwen3.6-35b-a3b"}),
+        ("outrider --model mine/", {"mine/model:Q8_0"}),
+        ("outrider drafters show med", {"medusa"}),
+        ("outrider chats show la", {"last"}),
     ],
 )
-def test_a_shell_is_told_how_a_line_may_go_on(file, monkeypatch, capfd, words, offered):
+def test_a_shell_is_told_how_a_line_may_go_on(home, file, monkeypatch, capfd, words, offered):
     from outrider.app import cli
 
     file.write_text("[personas.brief]\n")
+    (home.path / "data" / "models" / "mine--model+Q8_0").mkdir(parents=True)
     for name, value in {
         "_OUTRIDER_COMPLETE": "bash_complete",
         "COMP_WORDS": words,
@@ -309,3 +346,53 @@ def test_a_chat_that_goes_on_keeps_its_own_unless_told_otherwise(
     (options,) = seen
     assert (options.sampling.temperature, options.sampling.top_k) == (temperature, top_k)
     assert options.system == system and options.resume == "1"
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "terminals", "term", "comes"),
+    [
+        ((), None, (True, True), "xterm", "screen"),
+        ((), None, (True, False), "xterm", "lines"),
+        ((), None, (True, True), "dumb", "lines"),
+        ((), None, (False, True), "xterm", "refused"),
+        ((), None, (False, False), "dumb", "refused"),
+        (("--screen-reader",), None, (False, False), "xterm", "lines"),
+        ((), "on", (True, True), "xterm", "lines"),
+        (("--no-screen-reader",), "on", (True, True), "dumb", "screen"),
+        ((), "off", (True, False), "xterm", "refused"),
+    ],
+)
+def test_the_chat_comes_on_a_screen_or_in_lines(outrider, monkeypatch, words, variable, terminals, term, comes):
+    from outrider.app import chat, linear, render
+
+    seen = []
+    reads, writes = terminals
+    monkeypatch.setattr(render, "is_terminal", lambda stream: reads if stream is sys.stdin else writes)
+    monkeypatch.setattr(chat, "run_chat", lambda _: seen.append("screen") or 0)
+    monkeypatch.setattr(linear, "run_linear", lambda _: seen.append("lines") or 0)
+    monkeypatch.setenv("TERM", term)
+    if variable:
+        monkeypatch.setenv("OUTRIDER_LOOK_SCREEN_READER", variable)
+    done = outrider(*words)
+    assert seen == ([] if comes == "refused" else [comes]) and done.code == (2 if comes == "refused" else 0)
+
+
+def test_keys_names_what_this_terminal_may_keep(outrider, monkeypatch):
+    for name in ("TMUX", "STY", "WT_SESSION", "VTE_VERSION", "TERMINAL_EMULATOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM_PROGRAM", "vscode")
+    out = outrider("keys").out
+    assert "This is VS Code." in out and "ctrl+j makes a new line" in out
+    assert any(
+        line.split() == ["F1", "Help", "VS", "Code:", "its", "commands", "ctrl+o", "?,", "/help"]
+        for line in out.splitlines()
+    )
+    rows = {row["action"]: row for row in json.loads(outrider("keys", "--json").out)}
+    assert rows["palette"]["kept"] == {"ctrl+p": "VS Code: opening files"} and rows["new"]["kept"] == {}
+    assert outrider("keys", "--markdown").out.startswith("# Keys and commands of the chat")
+
+
+def test_doctor_tells_the_profile(outrider, monkeypatch):
+    monkeypatch.setenv("SSH_CONNECTION", "a 1 b 22")
+    monkeypatch.setenv("OUTRIDER_LOOK_FPS", "12")
+    assert "over SSH: at most 12 paints a second, replies every 100 ms" in outrider("doctor").out

@@ -127,6 +127,9 @@ def test_raw_is_sent_as_it_is(outrider, home):
         (["--raw", "--system", "s", "x"], "--system"),
         (["--raw", "--no-think", "x"], "--no-think"),
         (["--json", "--marks", "x"], "--marks"),
+        (["--json", "-x", "x"], "-x"),
+        (["--raw", "-f", "x", "x"], "--file"),
+        (["-f", "/nowhere/x", "x"], "/nowhere/x"),
         (["--bogus", "x"], "--bogus"),
     ],
 )
@@ -195,8 +198,48 @@ def test_a_pipe_gets_the_text_as_it_is_and_a_terminal_never_a_command(outrider, 
     assert outrider("run", "escape").out == "Blue \x1b[31msky\x9b2J\r\x7f é\ttab\nend\n"
     code, shown = screen("run", "escape").finish()
     assert code == 0
-    assert "Blue [31msky2J é\ttab\r\nend\r\n".encode() in shown
-    assert b"\x1b[31m" not in shown
+    assert "Blue ␛[31msky\ufffd2J ␡ é tab\r\nend\r\n".encode() in shown  # a lone return is a blank
+    assert b"\x1b[31m" not in shown and b"\x9b" not in shown.replace("\u241b".encode(), b"")
+
+
+def test_a_terminal_shows_markdown_unless_it_is_a_dumb_one(screen, monkeypatch):
+    _, shown = screen("run", "markdown").finish()
+    assert "\x1b[1;4mTitle\x1b[0m\r\n\r\nsome \x1b[1mbold\x1b[0m words\r\n\r\n • one\r\n".encode() in shown
+    assert outrider_text(screen("run", "markdown", stdout=subprocess.PIPE)).startswith("# Title\n\nsome **bold** words")
+    monkeypatch.setenv("TERM", "dumb")
+    _, shown = screen("run", "markdown").finish()
+    assert b"# Title\r\n\r\nsome **bold** words" in shown
+
+
+def outrider_text(terminal):
+    return terminal.process.stdout.read().decode()
+
+
+def test_files_go_along_before_the_prompt(outrider, home, tmp_path):
+    (tmp_path / "a.txt").write_text("alpha\n")
+    (tmp_path / "b.md").write_text("```\nbeta\n```")
+    names = [str(tmp_path / "a.txt"), str(tmp_path / "b.md")]
+    assert outrider("run", "-f", names[0], "--file", names[1], "Compare.", stdin="piped").code == 0
+    (request,) = home.requests("Generate")
+    (message,) = request["messages"]
+    blocks = [f"File: {names[0]}\n```\nalpha\n```", f"File: {names[1]}\n````\n```\nbeta\n```\n````"]
+    assert message["content"] == "\n\n".join([*blocks, "Compare.", "piped"])
+    assert outrider("run", "-f", names[0]).code == 0
+
+
+def test_only_code(outrider, home):
+    done = outrider("run", "-x", "markdown")
+    assert (done.code, done.out, done.err) == (0, "print(1)\n  x\n", "")
+    assert home.requests("Cancel")  # nothing behind the block is waited for
+    done = outrider("run", "-x", "Where?")
+    assert (done.code, done.out) == (1, "") and "no code block" in done.err
+
+
+def test_without_streaming_it_comes_at_once(outrider, screen):
+    assert outrider("run", "--no-stream", "--marks", "Where?").out == "Paris\x1b[32m is\x1b[0m nice\n"
+    _, shown = screen("run", "--no-stream", "Where?").finish()
+    assert b"Writing  1 tokens" in shown and shown.endswith(b"Paris is nice\r\n")
+    assert b"Paris\r" not in shown
 
 
 def test_a_thought_never_reaches_a_pipe(outrider, screen):
@@ -244,7 +287,7 @@ def test_json_holds_no_raw_control_characters(outrider):
 def test_progress_shows_in_a_terminal_and_is_wiped_before_the_answer(screen):
     _, shown = screen("run", "Where?").finish()
     assert b"Loading the model" in shown
-    assert shown.endswith(b"\r\x1b[KParis is nice\r\n")
+    assert b"\r\x1b[KParis\r" in shown and shown.endswith(b"Paris is nice\r\n")
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(start):

@@ -61,6 +61,39 @@ def test_presets_go_by_the_model_that_will_run(write: Write) -> None:
     assert Asked({"engine.model": "~/x/llama-8B/"}).settle().values[drafter] == "eagle"
 
 
+def test_the_order_of_everything(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the weakest to the strongest; each is laid over those before."""
+    path, held, settings = "sampling.temperature", [], Asked().settle()
+    text = "[engine]\nmodel = 'org/Some-Model'\n"
+    layers = [
+        ("file", "[sampling]\ntemperature = 0.1\n"),
+        ("preset", "[presets.'*model']\ntemperature = 0.2\n"),
+        ("model", "[models.some-model]\ntemperature = 0.3\nthink = false\nsystem = 'x'\ndraft_tokens = 3\n"),
+        ("persona", "[personas.p]\ntemperature = 0.4\n[chat]\npersona = 'p'\n"),
+    ]
+    for kind, more in layers:
+        text += more
+        write(text)
+        settings = Asked().settle()
+        held.append(settings.values[path])
+        assert settings.sources[path].kind == kind and not settings.faults
+    assert settings.place("chat.think") == "model some-model, line 9" and settings.drafter().tokens == 3
+    monkeypatch.setenv("OUTRIDER_SAMPLING_TEMPERATURE", "0.5")
+    held += [Asked().settle().values[path], Asked({path: 0.6}).settle().values[path]]
+    assert held == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+
+
+def test_a_models_section_holds_for_that_name_alone(write: Write) -> None:
+    write('[models."org/A*"]\ntop_k = 1\n[models.b]\ntop_k = 2\n[models."org/b"]\ntop_k = 3\n')
+
+    def top_k(model: str) -> object:
+        return Asked({"engine.model": model}).settle().values["sampling.top_k"]
+
+    assert [top_k(name) for name in ("org/Ab", "ORG/a*", "B", "/models/b/", "org/b", "bb")] == [
+        *("default", 1, 2, 2, 3, "default")
+    ]
+
+
 def test_default_in_a_stronger_layer_leaves_it_to_the_model(write: Write) -> None:
     write(
         '[sampling]\ntemperature = 0.1\n[chat]\nsystem = "x"\n[personas.free]\ntemperature = "default"\nsystem = "default"'

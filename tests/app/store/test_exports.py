@@ -17,7 +17,8 @@ from outrider.app.store.exports import to_json, to_markdown
 from outrider.app.store.imports import read_chats
 from outrider.app.store.page import to_html
 from outrider.app.store.picture import to_svg
-from outrider.app.store.records import Answer, Whole
+from outrider.app.store.records import Answer, Attachment, Whole
+from outrider.app.store.replies import chat_of
 
 EVIL = '</div><script>alert("1")</script> & <b>\x1b]0;title\x07\x1b[31m\x9b2J \u202egnp\u2066 \ufffe ]]> \r --> \x00 "q\' \ud800'
 SVG = "{http://www.w3.org/2000/svg}"
@@ -29,6 +30,7 @@ def evil() -> Whole:
     whole = whole_of(EVIL, EVIL, title=EVIL)
     whole.chat.system, whole.nodes[1].thinking, whole.nodes[1].model = EVIL, EVIL, EVIL
     whole.chat.settings.model = whole.chat.settings.model.__class__(model=EVIL)
+    whole.nodes[0].attachments = [Attachment(name=EVIL, text=EVIL, path=EVIL)]
     whole.nodes[1].answer = Answer(marks=f"P5A{len(EVIL)}", thought_marks="A9")
     return whole
 
@@ -37,6 +39,25 @@ def marked() -> Whole:
     whole = whole_of("Which river?", "The Nile is *long*.\nYes <it> is.")
     whole.nodes[1].answer = Answer(marks="P4A4C3P13A8")
     return whole
+
+
+def test_attachments_leave_with_their_message(path: Path) -> None:
+    whole = whole_of("Sum up.", "Done.")
+    whole.nodes[0].attachments = [
+        Attachment(name="a.md", text="# A\n```\n", path="/a.md"),
+        Attachment(name="pasted text", text="p"),
+    ]
+    text = to_markdown(whole)
+    assert "<details><summary>a.md · 8 B</summary>\n\n````\n# A\n```\n````\n\n</details>" in text
+    assert text.index("pasted 1 line · 1 B") < text.index("Sum up.")
+    assert "<summary>a.md · 8 B</summary>" in to_html(whole) and "(a.md · 8 B)" in to_svg(whole)
+    (back,), _ = read_chats(to_json([whole]).encode())
+    assert back.nodes[0].attachments == whole.nodes[0].attachments
+    with Store.open(path) as store:
+        store.insert(whole)
+        assert store.load(whole.chat.id).nodes[0].attachments == whole.nodes[0].attachments
+        assert store.attached(whole.nodes[0].id) == whole.nodes[0].attachments and store.attached("nothing") == []
+        assert chat_of(store.load(whole.chat.id)).messages()[0].content.startswith("File: a.md\n````\n# A\n")
 
 
 @pytest.mark.parametrize("write", WRITERS)
@@ -64,7 +85,7 @@ def test_html_is_a_page_without_anything_active() -> None:
     page = Page()
     page.feed(to_html(evil()))
     known = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "div", "span", "details", "summary"}
-    assert set(page.tags) <= known and page.tags.count("div") == 4
+    assert set(page.tags) <= known and page.tags.count("div") == 5
     assert not [name for name in page.names if name.startswith("on") or name in ("src", "href")]
     assert "default-src 'none'" in to_html(evil())
 

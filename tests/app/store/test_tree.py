@@ -56,6 +56,34 @@ def test_deleting_a_branch_shows_another_and_undo_brings_it_back(path: Path) -> 
         assert store.undo() is None
 
 
+def test_a_new_chat_begins_with_a_part_of_another(path: Path) -> None:
+    with filled(path) as store:
+        store.put_node("C1", says("q2", "Why?", "a1"))
+        before = store.load("C1")
+        made = store.branch("C1", "a1")
+        whole = store.load(made)
+        assert [node.text for node in whole.path()] == ["Which river is long?", "The Amazon."] and len(whole.nodes) == 2
+        assert whole.chat.settings == before.chat.settings and whole.chat.system == before.chat.system
+        assert whole.chat.title == f"{before.chat.title} · branch"
+        assert not {node.id for node in whole.nodes} & {node.id for node in before.nodes}
+        assert store.load("C1") == before and {hit.chat for hit in store.search("amazon")} == {"C1", made}
+        store.delete_chat("C1")
+        assert len(store.load(made).nodes) == 2
+
+
+def test_a_reply_that_goes_on_is_found_by_its_new_words(path: Path) -> None:
+    with filled(path) as store:
+        store.index()
+        (node,) = (node for node in store.load("C1").nodes if node.id == "a1")
+        node.text = "The Amazon, some say."
+        store.put_node("C1", node)
+        assert not store.search("say")  # what is in the index does not change behind its back
+        store.reopen("a1")
+        store.put_node("C1", node)
+        store.index()
+        assert [hit.node for hit in store.search("say")] == ["a1"] == [hit.node for hit in store.search("amazon")]
+
+
 def test_deleting_what_is_not_shown_changes_nothing_that_is(path: Path) -> None:
     with filled(path) as store:
         store.delete_node("a1")

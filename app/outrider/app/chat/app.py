@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
+import sys
 from collections.abc import Iterable
 from importlib.resources import as_file, files
+from typing import TYPE_CHECKING
 
 from textual.app import App, SystemCommand
-from textual.color import Color
 from textual.screen import Screen
 from textual.theme import Theme
 
@@ -17,10 +19,16 @@ from outrider.app.chat import ChatOptions
 from outrider.app.chat.bindings import unbind
 from outrider.app.chat.follow import Follower
 from outrider.app.chat.keymap import shown
-from outrider.app.chat.marks import Marks
-from outrider.app.chat.palette import Palette, tint
+from outrider.app.chat.marks import ACCEPTED, Marks
+from outrider.app.chat.palette import Palette, tints_of
 from outrider.app.chat.screen import ChatScreen
 from outrider.app.chat.themes import CONTRAST, DARK, LIGHT, theme_of
+
+if TYPE_CHECKING:
+    from outrider.app.chat.gauge import Profile
+
+_RUBBISH = (20_000, 10, 10)  # objects until it is looked for; the usual 700 cost a fifth of all time while a reply came
+_WARM = 3.0  # seconds until all is loaded, which then is not looked through again: that held up a frame by a third of a second
 
 
 class ChatApp(App[None]):
@@ -36,32 +44,49 @@ class ChatApp(App[None]):
         look = self.follower.settings.config.look
         self.palette = Palette()
         self.palette.show(Marks(look.marks))
+        self.palette.gutter = look.gutter
         self.chat = ChatScreen(options, self.palette, self.follower)
+        self.chat.session.wants_chances = self.palette.mode is Marks.CONFIDENCE
         for theme in (DARK, LIGHT, CONTRAST):
             self.register_theme(theme)
         self.theme = theme_of(look.theme)
         self._mouse = look.mouse
+        self._profile_ui = options.profile_ui
+        self._profile: Profile | None = None
 
     def on_mount(self) -> None:
         """Colours of marks follow the theme."""
         self._adapt_palette(self.current_theme)
         self.theme_changed_signal.subscribe(self, self._adapt_palette)
+        if self._profile_ui:
+            from outrider.app.chat.gauge import Profile
+
+            self._profile = Profile(self, self.chat.stage.frames)
         self.push_screen(self.chat)
 
     def _adapt_palette(self, theme: Theme) -> None:
-        colors = self.theme_variables
-        self.palette.adapt(
-            None
-            if self.no_color or self.native_ansi_color
-            else tint(
-                dark=theme.dark,
-                surface=Color.parse(colors["background"]),
-                text=Color.parse(colors["foreground"]),
-                colors=self.console.color_system,
-            )
-        )
+        made = tints_of(self)
+        self.palette.adapt(made.get(ACCEPTED), made)
         if self.chat.is_attached:
             self.chat.sight.repaint()
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Put it where it can be pasted, in this program too, and say how."""
+        self.take_clip(text)
+        self.chat.copying.copy(text, tell=False)
+
+    def take_clip(self, text: str) -> None:
+        """Put it where it can be pasted in this program."""
+        self._clipboard = text
+
+    def write_terminal(self, sequence: str) -> None:
+        """Send a sequence to the terminal as it is."""
+        if self._driver is not None:
+            self._driver.write(sequence)
+
+    async def action_quit(self) -> None:
+        """The library's own key for it asks as ours does."""
+        self.chat.quit()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The actions of the registry, and no others."""
@@ -74,10 +99,17 @@ class ChatApp(App[None]):
         return asyncio.run(self._ride())
 
     async def _ride(self) -> int:
+        loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError):  # not on every system
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
+            loop.add_signal_handler(signal.SIGTERM, self.exit)
+        gc.set_threshold(*_RUBBISH)
+        loop.call_later(_WARM, gc.freeze)
         try:
             await self.run_async(mouse=self._mouse)
         finally:
             await self.chat.session.close()
+            if parting := self.chat.session.keeper.parting:
+                sys.stderr.write(parting + "\n")
+            if self._profile is not None:
+                self._profile.write(self._profile_ui)
         return self.return_code or 0

@@ -1,12 +1,13 @@
 """What reaches behind Textual's public face, beside `bindings`: Markdown blocks that carry marks.
 
-Textual builds a block's content from an inline token; here the marks of that token's source are laid over it. The marks
-are named styles, resolved when painted, so a mode or theme change needs a repaint and nothing else.
+Every block keeps what it shows without marks and where each character came from, so that another mode of marks lays new
+ones and parses nothing. Marks are named styles, resolved when painted: another theme needs a repaint and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from markdown_it.token import Token
 from textual.app import ComposeResult
@@ -20,52 +21,123 @@ from textual.widgets import Markdown, Static
 from textual.widgets import _markdown as blocks
 
 from outrider.app.chat import mapping
+from outrider.app.chat.bare import Bare
 from outrider.app.chat.blocks import Piece
 from outrider.app.chat.hanging import Hanging
-from outrider.app.chat.marks import Run, Runs, project
-from outrider.app.chat.palette import STYLE_NAMES, Palette
+from outrider.app.chat.inline import content_of
+from outrider.app.chat.leaf import Hits, Leaf, spans_of
+from outrider.app.chat.marks import Layers
+from outrider.app.chat.palette import Palette
+from outrider.app.chat.places import Places
+from outrider.app.chat.sheet import Row, Sheet, header
+from outrider.app.chat.wrapped import Lines, line_at, wrapped
 
 _SIGN = "$text-primary"
 
 
-def spans_of(runs: list[Run], shift: int = 0) -> list[Span]:
-    """Content spans for those runs that have a style, moved by `shift`."""
-    return [
-        Span(run.start + shift, run.end + shift, "." + STYLE_NAMES[run.kind]) for run in runs if run.kind in STYLE_NAMES
-    ]
+def _style(palette: Palette, names: tuple[str, ...]) -> Style | None:
+    return palette.style(names[0]) if len(names) == 1 else None
 
 
-def marked(content: Content, runs: list[Run]) -> Content:
-    """`content` with marks over its own styles."""
-    spans = spans_of(runs)
-    return Content(content.plain, [*content.spans, *spans]) if spans else content
+class Marked(Protocol):
+    """What shows a text with marks."""
+
+    def redress(self) -> None:
+        """Lay the marks and hits of now over the text."""
+        ...
+
+    def tell_lines(self) -> list[tuple[Widget, list[tuple[int, int]]]]:
+        """Each widget that shows a text of it, with the accepted and all letters of its lines as they are wrapped."""
+        ...
+
+    def lines_of(self, offset: int) -> Iterator[int]:
+        """The lines of the screen where a character of the strand stands."""
+        ...
 
 
 class MarkedText(Static):
-    """A plain text with marks: what of a reply is not settled yet."""
+    """A plain text with marks: what of a reply is not settled yet, or all of it as it was written."""
 
     def __init__(self, palette: Palette, *, classes: str | None = None) -> None:
         super().__init__("", markup=False, classes=classes)
         self._palette = palette
+        self._text, self._layers, self._start = "", Layers(), 0
+        self.hits: Hits = ()
 
-    def show(self, text: str, runs: Runs, start: int) -> None:
-        """Show `text`, which begins at `start` of what `runs` cover."""
-        spans = spans_of(list(runs.between(start, start + len(text))), -start)
-        self.update(Content(text, spans))
+    def show(self, text: str, layers: Layers, start: int) -> None:
+        """Show `text`, which begins at `start` of what `layers` cover."""
+        self._text, self._layers, self._start = text, layers, start
+        self.update(self._dressed())
+
+    def redress(self) -> None:
+        """Lay the marks of now over it."""
+        self.update(self._dressed(), layout=False)
+
+    def tell_lines(self) -> list[tuple[Widget, list[tuple[int, int]]]]:
+        """Counts of its lines as they are wrapped."""
+        width = self.size.width
+        leaf = Leaf(Content(self._text), range(self._start, self._start + len(self._text)))
+        return [(self, leaf.shares(self._layers, wrapped(self._text, width)))] if width else []
+
+    @property
+    def start(self) -> int:
+        """Where its text begins in the strand."""
+        return self._start
+
+    def line_of(self, offset: int) -> int | None:
+        """The line of the screen where a character of the strand stands."""
+        lines = wrapped(self._text, self.size.width)
+        return self.content_region.y + line_at(lines, offset - self._start) if self.size.width else None
+
+    def _dressed(self) -> Content:
+        start, end = self._start, self._start + len(self._text)
+        spans = spans_of(self._layers.marks(self._palette.mode, start, end), self._palette, -start)
+        for begin, stop, now in self.hits:
+            if begin < end and stop > start:
+                spans.append(Span(max(0, begin - start), stop - start, self._palette.hit(now)))
+        return Content(self._text, spans)
 
     def get_visual_style(self, *component_classes: str, partial: bool = False) -> Style:
         """Also knows the marks."""
-        found = self._palette.style(component_classes[0]) if len(component_classes) == 1 else None
-        return found or super().get_visual_style(*component_classes, partial=partial)
+        found = _style(self._palette, component_classes)
+        return found if found is not None else super().get_visual_style(*component_classes, partial=partial)
 
 
 class _Inline(blocks.MarkdownBlock):
     """A block whose text is one inline token. Comes last among the bases: styles follow the first one."""
 
+    leaf: Leaf | None = None
+
     def _token_to_content(self, token: Token) -> Content:
-        content = super()._token_to_content(token)
+        bare, document = content_of(token), self._markdown
+        if not isinstance(document, Settled):
+            return bare
+        self.leaf = document.leaf_of(self, token, bare)
+        return document.dressed(self.leaf)
+
+    def redress(self) -> None:
+        """Lay the marks of now over it."""
         document = self._markdown
-        return document.mark_inline(self, token, content) if isinstance(document, Settled) else content
+        if self.leaf is not None and isinstance(document, Settled):
+            self._content = document.dressed(self.leaf)
+            self.update(self._content, layout=False)
+
+    def tell_lines(self) -> list[tuple[Widget, list[tuple[int, int]]]]:
+        """Counts of its lines as they are wrapped."""
+        document, width = self._markdown, self.size.width
+        if self.leaf is None or not width or not isinstance(document, Settled):
+            return []
+        return [(self, self.leaf.shares(document.told, self._lines(width)))]
+
+    def lines_of(self, offset: int) -> Iterator[int]:
+        """The line of the screen where a character of the strand stands."""
+        at = self.leaf.find(offset) if self.leaf is not None else None
+        if at is not None and self.size.width:
+            yield self.content_region.y + line_at(self._lines(self.size.width), at)
+
+    def _lines(self, width: int) -> Lines:
+        assert self.leaf is not None
+        return wrapped(self.leaf.bare.plain, width)
 
 
 class _Paragraph(blocks.MarkdownParagraph, _Inline):
@@ -81,6 +153,9 @@ class _Paragraph(blocks.MarkdownParagraph, _Inline):
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """Text without the sign."""
         return selection.extract(self._content.plain), "\n"
+
+    def _lines(self, width: int) -> Lines:
+        return super()._lines(max(1, width - (self.sign.cell_length if self.sign is not None else 0)))
 
 
 class _H1(blocks.MarkdownH1, _Inline):
@@ -115,6 +190,89 @@ class _TD(blocks.MarkdownTD, _Inline):
     pass
 
 
+class _Table(blocks.MarkdownTable):
+    """A table, shown by one widget."""
+
+    _sheet: Sheet | None = None
+
+    def compose(self) -> ComposeResult:
+        """No widgets for the cells."""
+        self._inner = list(_cells(self))
+        self._aligned = [_alignment(cell) for cell in self._inner if isinstance(cell, _TH)]
+        self._blocks.clear()
+        if isinstance(self._markdown, Settled):
+            self._markdown.take_table(self)
+        yield from ()
+
+    def render(self) -> Visual:
+        """The cells with the marks of now."""
+        if self._sheet is None:
+            self._sheet = self._made()
+        return self._sheet
+
+    def redress(self) -> None:
+        """Lay the marks of now over all cells."""
+        self._sheet = None
+        self.refresh()
+
+    def tell_lines(self) -> list[tuple[Widget, list[tuple[int, int]]]]:
+        """Counts of its lines."""
+        document, width = self._markdown, self.size.width
+        if not width or not isinstance(document, Settled):
+            return []
+        lines = [self._told(line or [], document.told) for line in self._shown().lines(width)]
+        return [(self, lines)]
+
+    def lines_of(self, offset: int) -> Iterator[int]:
+        """The line of the screen where a character of the strand stands."""
+        for cell, block in enumerate(self._inner):
+            at = block.leaf.find(offset) if block.leaf is not None else None
+            if at is None or not self.size.width:
+                continue
+            for y, line in enumerate(self._shown().lines(self.size.width)):
+                if any(part and part.cell == cell and part.start <= at < part.end for part in line or ()):
+                    yield self.content_region.y + y
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """What is selected, as it is shown."""
+        return selection.extract(self._shown().text(self.size.width).plain), "\n"
+
+    def _shown(self) -> Sheet:
+        visual = self.render()
+        assert isinstance(visual, Sheet)
+        return visual
+
+    def _told(self, line: Row, layers: Layers) -> tuple[int, int]:
+        told = [
+            leaf.shares(layers, [(part.start, part.end)])[0]
+            for part in line
+            if part is not None and (leaf := self._inner[part.cell].leaf) is not None
+        ]
+        return sum(early for early, _ in told), sum(all_ for _, all_ in told)
+
+    def _made(self) -> Sheet:
+        document, columns = self._markdown, len(self._aligned)
+        contents = [
+            document.dressed(cell.leaf) if cell.leaf is not None and isinstance(document, Settled) else cell._content
+            for cell in self._inner
+        ]
+        contents[:columns] = [header(cell) for cell in contents[:columns]]
+        rows = [contents[start : start + columns] for start in range(0, len(contents), columns)]
+        return Sheet(rows, self._aligned)
+
+
+def _alignment(cell: blocks.MarkdownBlock) -> str:
+    return str(cell._token.attrs.get("style", "")).rpartition(":")[2] or "left"
+
+
+def _cells(block: blocks.MarkdownBlock) -> Iterator[_TH | _TD]:
+    for inner in block._blocks:
+        if isinstance(inner, _TH | _TD):
+            yield inner
+        else:
+            yield from _cells(inner)
+
+
 class _Item(blocks.MarkdownOrderedListItem):
     """A list item that can take its number from the settled piece, where the text's own restarts the count."""
 
@@ -137,7 +295,7 @@ def _item(block: blocks.MarkdownListItem, sign: str) -> Iterator[Widget]:
         yield inner
 
 
-class _BulletList(blocks.MarkdownBulletList):
+class _BulletList(blocks.MarkdownBulletList, Bare):
     def compose(self) -> ComposeResult:
         for block in self._blocks:
             if isinstance(block, blocks.MarkdownListItem):
@@ -145,7 +303,7 @@ class _BulletList(blocks.MarkdownBulletList):
         self._blocks.clear()
 
 
-class _OrderedList(blocks.MarkdownOrderedList):
+class _OrderedList(blocks.MarkdownOrderedList, Bare):
     def compose(self) -> ComposeResult:
         items = [block for block in self._blocks if isinstance(block, blocks.MarkdownListItem)]
         first = int(items[0].bullet) if items else 1
@@ -157,6 +315,8 @@ class _OrderedList(blocks.MarkdownOrderedList):
 
 class _Fence(blocks.MarkdownFence):
     """A code block; a name that no lexer knows, or none at all, is shown as it is."""
+
+    leaf: Leaf | None = None
 
     def __init__(self, markdown: Markdown, token: Token, code: str) -> None:
         super().__init__(markdown, token, code)
@@ -172,9 +332,36 @@ class _Fence(blocks.MarkdownFence):
 
     def set_content(self, content: Content) -> None:
         """Lay the marks over whatever comes, also before the code has a widget."""
-        self._highlighted_code = self._with_marks(content)
+        document = self._markdown
+        if isinstance(document, Settled):
+            self.leaf = self.leaf.recolored(content) if self.leaf else document.leaf_of_code(self, self._token, content)
+            content = document.dressed(self.leaf)
+        self._highlighted_code = content
         if self.is_mounted:
-            super().set_content(self._highlighted_code)
+            super().set_content(content)
+
+    def redress(self) -> None:
+        """Lay the marks of now over the code."""
+        document = self._markdown
+        if self.leaf is not None and isinstance(document, Settled):
+            self._highlighted_code = self._content = document.dressed(self.leaf)
+            for label in self.query_children(Static):
+                label.update(self._content, layout=False)
+
+    def tell_lines(self) -> list[tuple[Widget, list[tuple[int, int]]]]:
+        """Counts of the lines of the code."""
+        document = self._markdown
+        if self.leaf is None or not isinstance(document, Settled):
+            return []
+        shares = self.leaf.shares(document.told, wrapped(self.leaf.bare.plain, 0))
+        return [(label, shares) for label in self.query_children(Static)]
+
+    def lines_of(self, offset: int) -> Iterator[int]:
+        """The line of the screen where a character of the strand stands."""
+        at = self.leaf.find(offset) if self.leaf is not None else None
+        if self.leaf is not None and at is not None:
+            line = line_at(wrapped(self.leaf.bare.plain, 0), at)
+            yield from (label.content_region.y + line for label in self.query_children(Static))
 
     def notify_style_update(self) -> None:
         """Colour again only when it would come out differently."""
@@ -186,10 +373,6 @@ class _Fence(blocks.MarkdownFence):
 
     def _color_key(self) -> tuple[bool, bool]:
         return self.app.native_ansi_color, self.app.current_theme.dark
-
-    def _with_marks(self, content: Content) -> Content:
-        document = self._markdown
-        return document.mark_code(self._token, content) if isinstance(document, Settled) else content
 
 
 def _calm(span: Span) -> Span:
@@ -209,6 +392,7 @@ _BLOCKS: dict[str, type[blocks.MarkdownBlock]] = {
     "h6": _H6,
     "th_open": _TH,
     "td_open": _TD,
+    "table_open": _Table,
     "bullet_list_open": _BulletList,
     "ordered_list_open": _OrderedList,
     "list_item_ordered_open": _Item,
@@ -217,26 +401,47 @@ _BLOCKS: dict[str, type[blocks.MarkdownBlock]] = {
 }
 
 
-class Settled(Markdown):
+class Settled(Markdown, Bare):
     """One settled piece of a reply as rendered Markdown, with its marks."""
 
-    def __init__(self, piece: Piece, runs: Runs, palette: Palette) -> None:
+    def __init__(self, piece: Piece, layers: Layers, palette: Palette, hits: Hits = ()) -> None:
         super().__init__(piece.source, parser_factory=mapping.parser, open_links=False)
         self.set_class(piece.goes_on, "-goes-on")
-        self._piece, self._runs, self._palette = piece, runs, palette
-        self._starts = mapping.starts_of_lines(piece.source)
-        self._cells: dict[int, int] = {}
+        self.told = layers
+        self.hits = hits
+        self._piece, self._palette = piece, palette
+        self._places = Places(piece)
         self._number = piece.number
+        self._marked: list[Marked] = []
+        self._counts: tuple[object, Counts] | None = None
 
     @property
     def piece(self) -> Piece:
         """What it shows."""
         return self._piece
 
+    def line_of(self, offset: int) -> int | None:
+        """The line of the screen where a character of the strand stands; None if it is not known."""
+        found = (line for block in self._marked for line in block.lines_of(offset))
+        return next(found, None)
+
+    def redress(self) -> None:
+        """Lay the marks and hits of now over all of it."""
+        for block in self._marked:
+            block.redress()
+
+    def counts(self) -> Counts:
+        """Accepted and all letters of each line of it, as it is laid out now."""
+        region, key = self.region, (self.size, len(self._marked))
+        if self._counts is None or self._counts[0] != key:
+            found = [told for block in self._marked for told in block.tell_lines()]
+            self._counts = key, summed(found, region.y, region.height)
+        return self._counts[1]
+
     def get_visual_style(self, *component_classes: str, partial: bool = False) -> Style:
         """Also knows the marks."""
-        found = self._palette.style(component_classes[0]) if len(component_classes) == 1 else None
-        return found or super().get_visual_style(*component_classes, partial=partial)
+        found = _style(self._palette, component_classes)
+        return found if found is not None else super().get_visual_style(*component_classes, partial=partial)
 
     def get_block_class(self, block_name: str) -> type[blocks.MarkdownBlock]:
         """Blocks that carry marks, where there are some."""
@@ -249,41 +454,37 @@ class Settled(Markdown):
         self._number += 1
         return self._number - 1
 
-    def mark_inline(self, block: blocks.MarkdownBlock, token: Token, content: Content) -> Content:
-        """Lay marks over the content of an inline token; none if it cannot be mapped in full."""
-        cell = self._next_cell(token) if isinstance(block, _TH | _TD) else None
-        offsets = mapping.map_inline(self._piece.source, self._starts, token, cell=cell)
-        return self._mark(content, offsets)
+    def dressed(self, leaf: Leaf) -> Content:
+        """The text of a leaf with the marks and hits of now."""
+        return leaf.dressed(self.told, self._palette, self.hits)
 
-    def mark_code(self, token: Token, content: Content) -> Content:
+    def leaf_of(self, block: _Inline, token: Token, content: Content) -> Leaf:
+        """The text of an inline token and where it comes from; it comes from nowhere if it cannot be mapped in full."""
+        cell = isinstance(block, _TH | _TD)
+        if not cell:
+            self._marked.append(block)
+        return Leaf(content, self._places.inline(token, cell=cell))
+
+    def leaf_of_code(self, block: _Fence, token: Token, content: Content) -> Leaf:
         """The same for a code block."""
-        assert token.map is not None
-        first = token.map[0] + (1 if token.type == "fence" else 0)
-        code = token.content.rstrip()
-        offsets = mapping.map_code(self._piece.source, self._starts, first, code)
-        if offsets is not None and "\t" in code:
-            offsets = _expand(code, offsets)
-        return self._mark(content, offsets)
+        self._marked.append(block)
+        return Leaf(content, self._places.code(token))
 
-    def _mark(self, content: Content, offsets: list[int] | None) -> Content:
-        if offsets is None or len(offsets) != len(content.plain):
-            return content
-        head = len(self._piece.head)
-        offsets = [offset - head if offset >= head else -1 for offset in offsets]
-        return marked(content, project(self._runs, offsets, self._piece.start))
-
-    def _next_cell(self, token: Token) -> int:
-        row = token.map[0] if token.map else -1
-        self._cells[row] = self._cells.get(row, -1) + 1
-        return self._cells[row]
+    def take_table(self, table: _Table) -> None:
+        """Marks of its cells change with all others."""
+        self._marked.append(table)
 
 
-def _expand(code: str, offsets: list[int]) -> list[int]:
-    """Offsets after tabs became spaces, every space of a tab coming from that tab."""
-    expanded: list[int] = []
-    column = 0
-    for char, offset in zip(code, offsets, strict=True):
-        width = 4 - column % 4 if char == "\t" else 1
-        expanded.extend([offset] * width)
-        column = 0 if char == "\n" else column + width
-    return expanded
+Counts = list[tuple[int, int]]
+
+
+def summed(found: list[tuple[Widget, Counts]], top: int, height: int) -> Counts:
+    """Counts of widgets that stand in lines of the screen, as counts of the `height` lines from `top` on."""
+    accepted, letters = [0] * height, [0] * height
+    for widget, lines in found:
+        first = widget.content_region.y - top
+        for y, (early, all_) in enumerate(lines, first):
+            if 0 <= y < height:
+                accepted[y] += early
+                letters[y] += all_
+    return list(zip(accepted, letters, strict=True))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +12,12 @@ import msgspec
 
 from outrider.app.chat.keymap import keymap
 from outrider.app.chat.marks import Marks
-from outrider.app.chat.session import Problem
-from outrider.app.chat.themes import theme_of
+from outrider.app.chat.session import Problem, Session
+from outrider.app.chat.terminal import Profile, profile
 from outrider.app.config import FIELDS, Asked, Fault, Source
 from outrider.app.config.read import config_file
 from outrider.app.config.remember import REMEMBERED, remember
+from outrider.app.config.schema import DEFAULT
 from outrider.app.config.settle import Settings, differences
 from outrider.app.config.toml import written
 
@@ -24,7 +27,11 @@ if TYPE_CHECKING:
 PERIOD = 2.0  # seconds between two looks at the file
 _SHOWN = 8  # faults in a card
 _DRAFTER = ("drafting.drafter", "drafting.drafter_weights", "drafting.drafter_options", "drafting.draft_tokens")
-_LATER = ("look.mouse", "drafting.exact")  # and what says how a model is loaded, and where things lie
+_LATER = (
+    "look.mouse",
+    "look.screen_reader",
+    "drafting.exact",
+)  # and what says how a model is loaded, and where things lie
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -65,14 +72,37 @@ class Follower:
         stamp = _stamp(config_file())
         if stamp == self._seen:
             return
-        self._seen = stamp
+        screen.stage.tell(self.reload(screen, f"{config_file().name} has changed"))
+
+    def reload(self, screen: ChatScreen, words: str) -> str:
+        """Read the file again and take over what has changed in it; `words`, and what that was."""
+        self._seen = _stamp(config_file())
         try:
             settings = self.asked.settle()
         except LookupError as error:  # the persona is not in the file any more
             screen.stage.tell(str(error.args[0]))
             self.asked = dataclasses.replace(self.asked, persona=None)
             settings = self.asked.settle()
-        self._take(screen, settings, f"{config_file().name} has changed")
+        return self._take(screen, settings, words)
+
+    def loaded(self, screen: ChatScreen, model: str) -> str:
+        """Another model is in use: what holds for it is taken over, but for what the chat was told for itself."""
+        self.asked = dataclasses.replace(self.asked, flags={**self.asked.flags, "engine.model": model})
+        own = {path for path in FIELDS if self.own(screen.session, path) is not None}
+        return self._take(screen, self.asked.settle(), f"Model {model}", own | {"engine.model"})
+
+    def own(self, session: Session, path: str) -> Any:
+        """What the chat was told in place of a setting, as in the file; None if nothing."""
+        section, name = path.split(".")
+        if section == "sampling":
+            now, then = getattr(session.sampling, name), getattr(self.settings.sampling(), name)
+        elif path in ("chat.system", "chat.think"):
+            now, then = session.chat.system if name == "system" else session.think, self.settings.get(path)
+        elif path == "drafting.drafter":
+            now, then = session.drafter.name, self.settings.get(path)
+        else:
+            return None
+        return None if now == then else DEFAULT if now is None else now
 
     def persona(self, screen: ChatScreen, name: str) -> None:
         """Take on a persona, or list them."""
@@ -88,7 +118,7 @@ class Follower:
             screen.stage.tell(" ".join(map(str, error.args)))
             return
         self.asked = asked
-        self._take(screen, settings, f"Persona {name}")
+        screen.stage.tell(self._take(screen, settings, f"Persona {name}"))
 
     def chosen(self, screen: ChatScreen, path: str, value: Any) -> str:
         """Remember what was chosen in the chat; a few words if it will not hold at the next start."""
@@ -106,12 +136,12 @@ class Follower:
 
     # ------------------------------------------------------------------------------------------------ changes
 
-    def _take(self, screen: ChatScreen, settings: Settings, words: str) -> None:
+    def _take(self, screen: ChatScreen, settings: Settings, words: str, without: Collection[str] = ()) -> str:
         before, known = self.settings, self.faults
         own = {path: before.values[path] for path in REMEMBERED if settings.sources[path].kind == "remembered"}
         settings = dataclasses.replace(settings, values={**settings.values, **own})  # another chat's choice is its own
         self.settings = settings
-        changed = differences(before, settings)
+        changed = [path for path in differences(before, settings) if path not in without]
         self.keymap = keymap(settings)
         for path in changed:
             self._apply(screen, path)
@@ -119,13 +149,13 @@ class Follower:
             self._switch(screen)
         if any(path.startswith("keys.") for path in changed):
             screen.use_keys(self.keymap)
-        screen.stage.tell(self._told(words, changed))
         screen.stage.standing = self.card()
         if screen.stage.standing is not None and self.faults != known:
             screen.stage.complain(screen.stage.standing)
+        return self._told(words, changed)
 
     def _told(self, words: str, changed: list[str]) -> str:
-        later = [path for path in changed if _is_later(path)]
+        later = [path for path in changed if is_later(path)]
         now = [path for path in changed if path not in later and path != "chat.persona"]
         parts = [words]
         if now:
@@ -146,12 +176,8 @@ class Follower:
     def _apply(self, screen: ChatScreen, path: str) -> None:
         section, name = path.split(".")
         value, session = self.settings.get(path), screen.session
-        if path == "look.theme":
-            screen.app.theme = theme_of(value)
-        elif path == "look.marks":
-            screen.sight.show_marks(Marks(value))
-        elif path == "look.width":
-            screen.fit(screen.size.width)
+        if section == "look":
+            self._look(screen, name, value)
         elif section == "sampling":
             session.sampling = msgspec.structs.replace(session.sampling, **{name: value})
         elif path == "chat.system":
@@ -161,6 +187,31 @@ class Follower:
         elif path == "drafting.rule":
             session.options = dataclasses.replace(session.options, rule=value)
 
+    def _look(self, screen: ChatScreen, name: str, value: Any) -> None:
+        """Show the screen as a setting of `look` asks now."""
+        if name == "theme":
+            from outrider.app.chat.themes import theme_of
+
+            screen.app.theme = theme_of(value)
+        elif name == "marks":
+            screen.sight.show_marks(Marks(value))
+        elif name == "gutter":
+            screen.sight.show_gutter(value)
+        elif name == "stats":
+            screen.stats.show(value)
+        elif name == "details":
+            screen.inspection.always(value)
+        elif name == "width":
+            screen.fit(screen.size.width)
+        elif name in ("fps", "reduced_motion"):
+            screen.stage.frames.tick = self.pace.tick
+            screen.app.animation_level = "none" if self.pace.still else "full"
+
+    @property
+    def pace(self) -> Profile:
+        """How often and how the screen is painted."""
+        return profile(self.settings.config.look, os.environ)
+
     def _switch(self, screen: ChatScreen) -> None:
         drafter, session = self.settings.drafter(), screen.session
         session.options = dataclasses.replace(session.options, drafter=drafter)
@@ -168,5 +219,6 @@ class Follower:
             screen.stage.tell(f"There is no drafter {drafter.name}. Usable here: {', '.join(session.drafters())}.")
 
 
-def _is_later(path: str) -> bool:
+def is_later(path: str) -> bool:
+    """Whether a change of this setting holds from the next start only."""
     return path in _LATER or FIELDS[path].section in ("engine", "folders")

@@ -31,11 +31,12 @@ PRESETS: dict[str, dict[str, tuple[str, ...]]] = {
         "next_message": ("alt+down", "j"),
         "top": ("ctrl+home", "g"),
         "bottom": ("ctrl+end", "G"),
-        "page_up": ("pageup", "u"),
-        "page_down": ("pagedown", "d"),
+        "page_up": ("pageup", "K"),
+        "page_down": ("pagedown", "J"),
         "prompt": ("i",),
         "help": ("f1", "?"),
         "palette": ("ctrl+p", ":"),
+        "undo": ("u",),
     },
     "no-fkeys": {
         "help": ("alt+h",),
@@ -44,8 +45,13 @@ PRESETS: dict[str, dict[str, tuple[str, ...]]] = {
         "previous_drafter": ("alt+s",),
         "drafting": ("alt+o",),
         "marks": ("alt+m",),
+        "settings": ("alt+e",),
+        "stats": ("alt+t",),
+        "compare": ("alt+r",),
+        "log": ("alt+l",),
     },
 }
+"""What a preset changes. A key that it gives away is taken from whoever has it in the registry."""
 
 _SAME = "the same byte as {} in most terminals"
 _TYPING = "needed for typing"
@@ -136,11 +142,26 @@ def build(preset: str, bind: Mapping[str, Sequence[str]], file: File | None = No
         if told is None or (action.id in KEPT and not any(len(name) > 1 for name in told)):
             if told is not None:
                 mine.blame(action.id, "cannot be left without a key; it keeps its own.")
-            told = (*(told or ()), *PRESETS[preset].get(action.id, own_keys(action)))
+            told = (*(told or ()), *_under(preset, action))
             told = tuple(name for name in dict.fromkeys(told) if mine.owner.get(name, action.id) == action.id)
         keys = tuple(name for name in told if len(name) > 1)
         actions.append(replace(action, keys=keys, on_message=tuple(name for name in told if len(name) == 1)))
     return Keymap(tuple(actions), tuple(mine.faults))
+
+
+def is_function_key(name: str) -> bool:
+    """Whether this is F1 or one of its kin, whatever is held down with it."""
+    return re.fullmatch(r"f\d+", name.rpartition("+")[2]) is not None
+
+
+def _under(preset: str, action: Action) -> tuple[str, ...]:
+    """The keys of an action under a preset."""
+    changes = PRESETS[preset]
+    if action.id in changes:
+        return changes[action.id]
+    given = {name for names in changes.values() for name in names}
+    given.update(name for name in own_keys(action) if preset == "no-fkeys" and is_function_key(name))
+    return tuple(name for name in own_keys(action) if name not in given)
 
 
 def own_keys(action: Action) -> tuple[str, ...]:

@@ -14,10 +14,11 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from outrider.app.chat.inline import PICTURE
+
 _ENTITY = re.compile(r"&(?:#[xX][0-9a-fA-F]{1,6}|#[0-9]{1,7}|[A-Za-z][A-Za-z0-9]{1,31});")
 _PIPE = re.compile(r"(?<!\\)\|")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
-_PICTURE = "🖼  "  # what stands for an image
 
 
 def parser() -> MarkdownIt:
@@ -43,13 +44,16 @@ def starts_of_lines(source: str) -> list[int]:
 def map_code(source: str, starts: Sequence[int], first: int, code: str) -> list[int] | None:
     """Source offsets of the characters of a code block whose text begins in line `first`."""
     offsets: list[int] = []
-    for number, line in enumerate(code.split("\n"), first):
+    lines = code.split("\n")
+    for number, line in enumerate(lines, first):
         if number >= len(starts) - 1:
             return None
         written = source[starts[number] : starts[number + 1] - 1]
+        if number == first + len(lines) - 1:
+            written = written.rstrip()  # as the code's end is
         if not written.endswith(line) or written[: len(written) - len(line)].strip(" \t>"):
             return None
-        begin = starts[number + 1] - 1 - len(line)
+        begin = starts[number] + len(written) - len(line)
         offsets.extend(range(begin, begin + len(line) + 1))
     offsets.pop()
     return offsets
@@ -256,11 +260,10 @@ class _Walk:
 
     def _image(self, child: Token) -> None:
         self._expect("![")
-        alt = child.content
-        if "[" in alt or "]" in alt or not self._content.startswith(alt, self._at):
-            raise Lost
-        self._at += len(alt)
+        self._offsets.extend([-1] * len(PICTURE))
+        for part in child.children or ():
+            if part.type == "image":
+                raise Lost
+            self._step(part)
         self._expect("]")
         self._target()
-        shown = _PICTURE + "".join(part.content for part in child.children or [])
-        self._offsets.extend([-1] * len(shown))

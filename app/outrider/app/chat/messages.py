@@ -16,23 +16,13 @@ class Messages:
         self._screen = screen
 
     def go(self, by: int) -> None:
-        """Focus the reply `by` places further; behind the last one comes the prompt."""
-        replies = list(self._screen.transcript.query(".reply"))
-        at = replies.index(self._screen.focused) if self._screen.focused in replies else len(replies)
-        if 0 <= at + by < len(replies):
-            replies[at + by].focus()
-        elif at + by >= len(replies):
+        """Focus the message `by` places further, of whatever kind; behind the last one comes the prompt."""
+        found = [widget for widget in self._screen.transcript.children if widget.focusable]
+        at = found.index(self._screen.focused) if self._screen.focused in found else len(found)
+        if 0 <= at + by < len(found):
+            found[at + by].focus()
+        elif at + by >= len(found):
             self._screen.prompt.focus()
-
-    def copy(self) -> None:
-        """Copy the focused or the last reply."""
-        focused = self._screen.focused
-        reply = getattr(focused, "reply", None) or self._screen.session.chat.last_reply()
-        if reply is None or not reply.text:
-            self._screen.stage.flash("There is no reply to copy yet")
-            return
-        self._screen.app.copy_to_clipboard(reply.text)
-        self._screen.stage.flash("Copied the reply, without its thought" if reply.thought.begun else "Copied the reply")
 
     def fold_thought(self) -> None:
         """Fold or unfold the thought of the focused or the last reply that has one."""

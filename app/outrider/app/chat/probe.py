@@ -9,7 +9,7 @@ from textual.events import Key
 from textual.widgets import Static
 
 from outrider.app.chat.bindings import unbind
-from outrider.app.chat.keymap import REFUSED, Keymap, risky
+from outrider.app.chat.keymap import REFUSED, Keymap, risky, shown
 
 _SHOWN = 12  # lines
 _ENDS = "ctrl+q"
@@ -27,6 +27,7 @@ class Probe(App[None]):
             unbind(self, key)
         self._actions = {key: one for one in keymap.actions for key in (*one.keys, *one.empty_prompt)}
         self._letters = keymap.letters()
+        self._unseen = list(self._actions)
         self._lines: list[str] = []
         self._last = ""
 
@@ -34,6 +35,7 @@ class Probe(App[None]):
         """What was pressed, under what to do."""
         yield Static("Press keys to see what they are called. ctrl+q, or escape twice, ends this.", markup=False)
         yield Static(id="keys", markup=False)
+        yield Static(self._left(), id="unseen", markup=False)
 
     def on_key(self, event: Key) -> None:
         """One more."""
@@ -44,6 +46,14 @@ class Probe(App[None]):
         self._last = event.key
         self._lines = [*self._lines, self.words(event.key, event.character)][-_SHOWN:]
         self.query_one("#keys", Static).update("\n".join(self._lines))
+        if event.key in self._unseen:
+            self._unseen.remove(event.key)
+            self.query_one("#unseen", Static).update(self._left())
+
+    def _left(self) -> str:
+        """The keys of the chat that have not come yet."""
+        names = ", ".join(map(shown, self._unseen))
+        return f"Not seen yet, so press them: {names}" if names else "Every key of the chat has arrived."
 
     def words(self, key: str, character: str | None) -> str:
         """The name of a key and what the chat does with it."""

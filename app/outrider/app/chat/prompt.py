@@ -1,15 +1,46 @@
-"""The prompt: grows with its text, sends on enter, recalls what was sent before."""
+"""The prompt: grows with its text, sends on enter, recalls what was sent before, holds what goes with a message."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
 
 from textual.binding import Binding
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
 
+from outrider.app.store.records import Attachment
+
 NEW_LINE = ("shift+enter", "ctrl+j", "alt+enter")
+
+
+class Companion(Protocol):
+    """What stands beside the prompt: completion, search, attachments."""
+
+    def key(self, name: str) -> bool:
+        """Take a key before the prompt does. False leaves it to the prompt."""
+        ...
+
+    def changed(self) -> None:
+        """The text or the attachments are others now."""
+        ...
+
+    def paste(self, text: str) -> bool:
+        """Take what was pasted. False lets it into the text."""
+        ...
+
+    def settle(self) -> None:
+        """The text that stands there now was not typed."""
+        ...
+
+    async def opened(self, typed: str, attachments: Sequence[Attachment]) -> None:
+        """Another chat is shown; `typed` and `attachments` were never sent in it."""
+        ...
+
+    def close(self) -> None:
+        """The prompt goes away."""
+        ...
 
 
 class Prompt(TextArea):
@@ -18,20 +49,24 @@ class Prompt(TextArea):
     BINDINGS: ClassVar = [  # where no action of the chat has these keys
         Binding("ctrl+p", "cursor_up", "Cursor up", show=False),
         Binding("ctrl+n", "cursor_down", "Cursor down", show=False),
+        Binding("ctrl+underscore", "undo", "Undo", show=False),
+        Binding("alt+z", "redo", "Redo", show=False),
     ]
 
     class Sent(Message):
-        """The user pressed enter on a text that is not blank."""
+        """The user pressed enter on a text that is not blank, or on attachments."""
 
-        def __init__(self, text: str) -> None:
+        def __init__(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
             super().__init__()
-            self.text = text
+            self.text, self.attachments = text, tuple(attachments)
 
     def __init__(self, placeholder: str) -> None:
         super().__init__(
             placeholder=placeholder, compact=True, highlight_cursor_line=False, show_line_numbers=False, id="prompt"
         )
         self.cursor_blink = False
+        self.companion: Companion | None = None
+        self.attachments: tuple[Attachment, ...] = ()
         self._history: list[str] = []
         self._place = 0  # in the history; its length = the draft
         self._draft = ""
@@ -43,13 +78,37 @@ class Prompt(TextArea):
 
     def on_key(self, event: Key) -> None:
         """Enter and its kin, in the order they were typed: a priority binding would overtake letters on their way."""
-        if event.key == "enter" or event.key in NEW_LINE:
+        if self.companion is not None and self.companion.key(event.key):
+            event.prevent_default()
+            event.stop()
+        elif event.key == "enter" or event.key in NEW_LINE:
             event.prevent_default()
             event.stop()
             if event.key == "enter":
                 self.send()
             else:
                 self.insert("\n")
+
+    def on_paste(self, event: Paste) -> None:
+        """A long paste does not go into the text."""
+        if self.companion is not None and self.companion.paste(event.text):
+            event.prevent_default()
+            event.stop()
+
+    def action_paste(self) -> None:
+        """What this program copied last, folded like any other paste."""
+        if self.companion is None or not self.companion.paste(self.app.clipboard):
+            super().action_paste()
+
+    def on_text_area_changed(self) -> None:
+        """Completion follows what is typed."""
+        if self.companion is not None:
+            self.companion.changed()
+
+    def on_unmount(self) -> None:
+        """Nothing that was typed is lost."""
+        if self.companion is not None:
+            self.companion.close()
 
     def send(self) -> None:
         """Send the text, or break the line if a backslash asks for it."""
@@ -58,18 +117,31 @@ class Prompt(TextArea):
             self.replace("\n", (row, column - 1), (row, column))
             return
         text = self.text.strip("\n")
-        if not text.strip():
+        command = text.startswith("/") and not text.startswith("//")
+        attachments = () if command else self.attachments
+        if not text.strip() and not attachments:
             return
-        if not self._history or self._history[-1] != text:
+        if text.strip() and (not self._history or self._history[-1] != text):
             self._history.append(text)
-        self.put("")
-        self.post_message(self.Sent(text))
+        self.put("", None if command else ())
+        self.post_message(self.Sent(text if text.strip() else "", attachments))
 
-    def put(self, text: str) -> None:
-        """Replace the text; the cursor goes to its end."""
+    def put(self, text: str, attachments: Sequence[Attachment] | None = None) -> None:
+        """Replace the text, and what goes with it unless that is None; the cursor goes to the end."""
+        if attachments is not None:
+            self.attachments = tuple(attachments)
         self.load_text(text)
         self.move_cursor(self.document.end)
         self._place, self._draft = len(self._history), ""
+        if self.companion is not None:
+            self.companion.settle()
+            self.companion.changed()
+
+    def attach(self, attachments: Sequence[Attachment]) -> None:
+        """Other attachments; the text stays."""
+        self.attachments = tuple(attachments)
+        if self.companion is not None:
+            self.companion.changed()
 
     def action_cursor_up(self, select: bool = False) -> None:
         """Up a line; above the first one, to the message before."""
@@ -102,3 +174,5 @@ class Prompt(TextArea):
         self.load_text(text)
         self.move_cursor(self.document.end if by < 0 else (0, len(text.split("\n", 1)[0])))
         self._place, self._draft = place, draft
+        if self.companion is not None:
+            self.companion.settle()

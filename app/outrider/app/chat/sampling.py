@@ -6,7 +6,7 @@ import msgspec
 
 from outrider.core.protocol import Sampling
 
-_NAMES = {
+NAMES = {
     field.name.replace("_", "-"): field.name
     for field in msgspec.structs.fields(Sampling)
     if field.name not in ("logit_bias", "stop")
@@ -19,9 +19,9 @@ def changed_sampling(sampling: Sampling, words: str) -> Sampling:
         return sampling
     name, _, value = words.replace("=", " ").partition(" ")
     value = value.strip()
-    field = _NAMES.get(name.replace("_", "-"))
+    field = NAMES.get(name.replace("_", "-"))
     if field is None:
-        raise ValueError(f"There is no option {name}. Options: {', '.join(_NAMES)}.")
+        raise ValueError(f"There is no option {name}. Options: {', '.join(NAMES)}.")
     if not value:
         raise ValueError(f"/set {name} needs a value, or `default`.")
     if value == "default":
@@ -41,7 +41,7 @@ def changed_sampling(sampling: Sampling, words: str) -> Sampling:
 def describe(sampling: Sampling, defaults: Sampling | None) -> str:
     """What is set, and the model's own values for the rest."""
     parts = []
-    for shown, field in _NAMES.items():
+    for shown, field in NAMES.items():
         value = getattr(sampling, field)
         if value is not None:
             parts.append(f"{shown} {value:g}")

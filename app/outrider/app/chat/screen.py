@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from collections.abc import Sequence
 from time import monotonic
 
@@ -11,25 +12,41 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.events import Key, Resize
-from textual.geometry import Spacing
 from textual.screen import Screen
 from textual.widgets import Static
 
 from outrider.app.chat import ChatOptions
 from outrider.app.chat.actions import ACTIONS, BY_ID, BY_SLASH, Action, parse_slash
 from outrider.app.chat.bindings import rebind
+from outrider.app.chat.branching import Branching
+from outrider.app.chat.card import Card
+from outrider.app.chat.cards import Cards
 from outrider.app.chat.choices import Choices
+from outrider.app.chat.compare.room import Comparing
+from outrider.app.chat.copying import Copying
+from outrider.app.chat.drafters import Drafters
+from outrider.app.chat.find import Find
 from outrider.app.chat.follow import PERIOD, Follower
+from outrider.app.chat.history.room import History
+from outrider.app.chat.input.room import Input
+from outrider.app.chat.inspect.room import Inspection
 from outrider.app.chat.keymap import Keymap
+from outrider.app.chat.log import Log
 from outrider.app.chat.messages import Messages
+from outrider.app.chat.models.room import Models
 from outrider.app.chat.palette import Palette
 from outrider.app.chat.prompt import Prompt
-from outrider.app.chat.session import Session, State
+from outrider.app.chat.session import Session
+from outrider.app.chat.settings import Board
 from outrider.app.chat.shelf import Shelf
 from outrider.app.chat.sight import Sight
 from outrider.app.chat.stage import Stage
+from outrider.app.chat.stats.room import Stats, arrange
 from outrider.app.chat.status import StatusLine
-from outrider.app.chat.transcript import Transcript, side_space
+from outrider.app.chat.terminal import prompt_words
+from outrider.app.chat.transcript import Transcript
+from outrider.app.config.fields import nearest
+from outrider.app.config.settle import Settings
 
 _TWICE = 2.0  # seconds between two presses that quit
 _WELCOME = (("next_drafter", "next drafter"), ("help", "help"))  # what the first screen tells of
@@ -60,29 +77,51 @@ class ChatScreen(Screen[None]):
         super().__init__()
         self._follower = follower
         self.transcript = Transcript(palette, options.model.model, _welcome(follower.keymap))
-        self.prompt = Prompt("Write a message")
+        self.prompt = Prompt(prompt_words(os.environ))
         self.status = StatusLine()
         self.stage = Stage(self, self.transcript, self.prompt, self.status)
         self.session = Session(options, self.stage)
         self.shelf = Shelf(self)
         self.choices = Choices(self, follower)
         self.sight = Sight(self, palette, follower)
+        self.copying = Copying(self)
+        self.find = Find(self, palette)
         self.messages = Messages(self)
+        self.branching = Branching(self)
+        self.models = Models(self, follower)
+        self.drafters = Drafters(self)
+        self.logbook = Log(self)
+        self.cards = Cards(self)
+        self.board = Board(self, follower)
+        self.comparing = Comparing(self, palette)
+        self.stats = Stats(self, follower)
+        self.past = History(self)
+        self.inspection = Inspection(self, always=follower.settings.config.look.details)
+        self.input = Input(self)
         self._pressed = -_TWICE  # when ctrl+c was last pressed
 
     # ------------------------------------------------------------------------------------------------ screen
 
     def compose(self) -> ComposeResult:
-        """Transcript over prompt over status line."""
-        yield self.transcript
-        with Vertical(id="prompt-row"), Horizontal(id="prompt-box"):
-            yield Static("›", id="prompt-sign")
-            yield self.prompt
+        """Header over transcript, perhaps a panel beside it, over figures over prompt over status line."""
+        yield self.stats.header
+        with Horizontal(id="middle"):
+            yield self.transcript
+            yield self.stats.side
+        yield self.stats.strip
+        with Vertical(id="prompt-row"):
+            yield self.input.popup
+            yield self.input.chips
+            with Horizontal(id="prompt-box"):
+                yield Static("›", id="prompt-sign")
+                yield self.prompt
         yield self.status
 
     def on_mount(self) -> None:
         """The engine starts once the screen has been painted."""
+        self.stage.frames.tick = self._follower.pace.tick
         self.stage.attach(self.session)
+        self.stats.attach()
         self.use_keys(self._follower.keymap)
         self.stage.standing = self._follower.card()
         if self.stage.standing is not None:
@@ -91,19 +130,26 @@ class ChatScreen(Screen[None]):
         self.call_after_refresh(self._set_off)
 
     def _set_off(self) -> None:
-        self.stage.spawn(self.session.begin())
+        if self.session.options.welcome:
+            from outrider.app.chat.welcome_screen import greet
+
+            self.stage.spawn(greet(self))
+        else:
+            self.stage.spawn(self.session.begin())
+        self.stage.spawn(self.input.keeping.begin())
         self.stage.spawn(_warm_up())
+
+    def on_unmount(self) -> None:
+        """The terminal gets its title back."""
+        self.stats.leave()
 
     def on_resize(self, event: Resize) -> None:
         """Keep everything in one centred column."""
         self.fit(event.size.width)
 
     def fit(self, width: int) -> None:
-        """Centre the column in a window of so many cells."""
-        sides = side_space(width, self._follower.settings.config.look.width)
-        self.transcript.styles.padding = Spacing(1, sides - 1, 0, sides)  # its scrollbar takes a cell
-        self.query_one("#prompt-row").styles.padding = Spacing(0, sides, 0, sides)
-        self.status.styles.padding = Spacing(0, sides + 1, 0, sides + 1)
+        """Centre the column in a window of so many cells, and give header and figures their places."""
+        arrange(self, (width, self.size.height), self._follower.settings.config.look.width)
 
     def on_key(self, event: Key) -> None:
         """Letters act on a reply that has the focus; whoever types anything else means the prompt."""
@@ -127,18 +173,25 @@ class ChatScreen(Screen[None]):
         command = parse_slash(event.text)
         if command is None:
             text = event.text[1:] if event.text.startswith("//") else event.text
-            turn = self.session.send(text)
-            self.transcript.add_turn(turn, waiting=self.session.state is not State.READY)
+            if self.branching.take(text, event.attachments):
+                return
+            self.input.send(text, event.attachments)
             return
         name, argument = command
         action = BY_SLASH.get(name)
         if action is None:
-            self.stage.tell(f"There is no command /{name}; /help lists them. // begins a message with a slash.")
+            near = nearest(name, BY_SLASH).replace("Did you mean ", "Did you mean /")
+            about = f"There is no command /{name}. {near}".strip()
+            self.stage.tell(f"{about} /help lists them. // begins a message with a slash.")
             self.prompt.put(event.text)
         elif argument and not action.argument:
             self.stage.tell(f"/{name} takes nothing after it.")
         else:
             self.perform(action, argument)
+
+    def on_card_asked(self, event: Card.Asked) -> None:
+        """A letter on an error card."""
+        self.perform(BY_ID[event.action])
 
     def perform(self, action: Action, argument: str = "") -> None:
         """Do it, or say why it cannot be done now."""
@@ -159,6 +212,11 @@ class ChatScreen(Screen[None]):
         return super().check_action(action, parameters)
 
     @property
+    def settings(self) -> Settings:
+        """The settings that hold."""
+        return self._follower.settings
+
+    @property
     def keymap(self) -> Keymap:
         """The keys that hold."""
         return self._follower.keymap
@@ -171,11 +229,10 @@ class ChatScreen(Screen[None]):
         self.transcript.keys = _welcome(keymap)
 
     def pick(self, action: str) -> None:
-        """Run an action from the palette; one with an argument is begun in the prompt."""
+        """Run an action from the palette; one that needs an argument, having no key, is begun in the prompt."""
         chosen = BY_ID[action]
-        if chosen.argument:
-            self.prompt.put(f"/{chosen.slash} ")
-            self.prompt.focus()
+        if chosen.argument and not chosen.keys:
+            self.input.begin(f"/{chosen.slash} ")
         else:
             self.perform(chosen)
 
@@ -183,15 +240,14 @@ class ChatScreen(Screen[None]):
 
     def stop(self) -> None:
         """Stop the reply, or take a waiting message back, or go to the last reply."""
-        if self.session.stop():
+        if self.find.close() or self.input.leave() or self.branching.leave() or self.session.stop():
+            return
+        if self.stats.close_over() or self.inspection.close():
             return
         if self.focused is not self.prompt:
             self.prompt.focus()
-        elif (turn := self.session.recall()) is not None:
-            message = self.transcript.message_of(turn)
-            if message is not None:
-                message.remove()
-            self.prompt.put(turn.text)
+        elif self.session.queue:
+            self.input.edit_waiting()
         elif replies := self.transcript.query(".reply"):
             replies.last().focus()
 
@@ -199,9 +255,11 @@ class ChatScreen(Screen[None]):
         """Copy a selection, else stop, else clear the prompt; twice quits."""
         selected = self.prompt.selected_text or self.get_selected_text()
         if selected:
-            self.app.copy_to_clipboard(selected)
+            self.copying.copy(selected, "the selection")
             self.clear_selection()
-            self.stage.flash("Copied the selection")
+            return
+        if self.input.listing:
+            self.input.leave()
             return
         now = monotonic()
         if now - self._pressed < _TWICE:
@@ -210,8 +268,8 @@ class ChatScreen(Screen[None]):
         self._pressed = now
         if self.session.stop():
             self.stage.flash("Stopped; ctrl+c again quits")
-        elif self.prompt.text:
-            self.prompt.put("")
+        elif self.prompt.text or self.prompt.attachments:
+            self.prompt.put("", ())
         else:
             self.stage.flash("ctrl+c again quits")
 
@@ -228,11 +286,14 @@ class ChatScreen(Screen[None]):
         """Open the command palette."""
         self.app.action_command_palette()
 
-    def show_help(self) -> None:
-        """Open the help screen."""
-        from outrider.app.chat.help import HelpScreen
+    def show_help(self, words: str = "") -> None:
+        """Open the help screen, with words to look for."""
+        from outrider.app.chat.help import HelpScreen, place_of
+        from outrider.app.chat.helptext import sections
 
-        self.app.push_screen(HelpScreen(self.keymap.actions))
+        reasons = {action.id: action.unavailable(self) for action in self.keymap.actions}
+        told = sections(self.keymap.actions, place_of(self.focused), reasons)
+        self.app.push_screen(HelpScreen(told, self.keymap.keys_of("help"), words))
 
     def write(self) -> None:
         """Back to the prompt."""
@@ -242,11 +303,14 @@ class ChatScreen(Screen[None]):
         """Show what single letters do, and do it."""
         from outrider.app.chat.leader import LeaderScreen
 
-        self.app.push_screen(LeaderScreen(self.keymap.actions), lambda chosen: self.pick(chosen) if chosen else None)
+        idle = {action.id for action in self.keymap.actions if action.unavailable(self)}
+        leader = LeaderScreen(self.keymap.actions, idle)
+        self.app.push_screen(leader, lambda chosen: self.pick(chosen) if chosen else None)
 
     def quit(self) -> None:
-        """Leave."""
-        self.app.exit()
+        """Leave, at once unless a download runs."""
+        if not self.models.quit(self.app.exit):
+            self.app.exit()
 
 
 async def _warm_up() -> None:

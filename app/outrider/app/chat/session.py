@@ -6,26 +6,30 @@ What happens is told to a `View`. All methods belong to one event loop.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from outrider.app.aside import Beside
 from outrider.app.chat import ChatOptions
+from outrider.app.chat.branches import Branches
+from outrider.app.chat.problem import Problem as Problem
 from outrider.app.chat.talk import Chat, End, Reply, Turn
+from outrider.app.chat.view import View as View
 from outrider.app.client import EngineClient, EngineDied, EngineError
 from outrider.app.store.diary import Diary
 from outrider.app.store.keeper import Keeper
 from outrider.app.store.problems import StoreError
-from outrider.app.store.records import Settings
+from outrider.app.store.records import Attachment, Node, Settings
 from outrider.app.store.replies import chat_of
 from outrider.core import protocol
-from outrider.core.protocol import DrafterChoice
+from outrider.core.protocol import DrafterChoice, ModelChoice
 
 _DEAF = 3.0  # seconds after a stop without an answer, after which a second stop ends the engine
 _RESTARTS = 3  # in a row without a finished reply; then the user decides
@@ -48,66 +52,15 @@ class State(Enum):
 BUSY = (State.THINKING, State.WRITING, State.STOPPING)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """An error for the transcript: what happened, what to do."""
-
-    title: str
-    text: str
-    hint: str = ""
-
-
-class View(Protocol):
-    """What the session tells about."""
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` beside everything else; its errors are the program's."""
-        ...
-
-    def status_changed(self) -> None:
-        """State, progress, drafter or figures are new."""
-        ...
-
-    def turn_sent(self, turn: Turn) -> None:
-        """A queued turn goes to the engine."""
-        ...
-
-    def reply_grew(self, turn: Turn) -> None:
-        """More of a reply has come."""
-        ...
-
-    def reply_ended(self, turn: Turn) -> None:
-        """A reply is complete, stopped or interrupted; a refused turn has `failed` set."""
-        ...
-
-    async def chat_opened(self, chat: Chat, typed: str) -> None:
-        """A chat from the store takes the place of the one that was shown; `typed` was never sent."""
-        ...
-
-    def recall(self, prompts: list[str]) -> None:
-        """What the user wrote in earlier chats, oldest first."""
-        ...
-
-    def tell(self, text: str) -> None:
-        """A line for the transcript."""
-        ...
-
-    def flash(self, text: str) -> None:
-        """A line that goes away by itself."""
-        ...
-
-    def complain(self, problem: Problem) -> None:
-        """An error card for the transcript."""
-        ...
-
-
 class Session:
     """One engine and one chat."""
 
     def __init__(self, options: ChatOptions, view: View) -> None:
         self.options = options
         self.view = view
-        self.client = EngineClient(options.command, on_death=self._on_death, on_notice=self._on_notice, echo=False)
+        make = EngineClient
+        self.client = make(options.command, on_death=self._on_death, on_notice=self._on_notice, echo=False)
+        self.beside = Beside(lambda: make(options.command, echo=False))
         self.chat = Chat(options.system)
         self.sampling = msgspec.structs.replace(options.sampling)
         self.drafter = options.drafter
@@ -116,14 +69,20 @@ class Session:
         self.progress: protocol.Progress | None = None
         self.loaded: protocol.Loaded | None = None
         self.queue: deque[Turn] = deque()
+        self.errands: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()  # go before what is queued
         self.current: Turn | None = None
         self._request: int | None = None
         self._resting = options.drafter if options.drafter.name != "none" else DrafterChoice()
         self._restarts = 0
         self._stopped_at = 0.0
         self._settled = False  # which chat it is
+        self._stood: Node | None = None  # the reply that goes on, as it was
+        self.watchers: list[Callable[[Turn, protocol.Event], None]] = []  # hear everything that comes of a running reply
+        self.details: set[str] = set()  # who asks for the details of each token
+        self.wants_chances = False  # of tokens, also where they cost something
         self.keeper = Keeper(self._on_trouble, private=options.private)
         self.diary = Diary(self.keeper)
+        self.branches = Branches(self)
 
     # ------------------------------------------------------------------------------------------------ the store
 
@@ -150,6 +109,8 @@ class Session:
         try:
             whole = await self.keeper.ask(lambda store: store.load(name))
             waiting = await self.keeper.ask(lambda store: store.waiting(name))
+            files = await self.keeper.ask(lambda store: [one for node, _ in waiting for one in store.attached(node)])
+
             chat = chat_of(whole)
         except StoreError as error:
             self.view.complain(Problem("The chat could not be opened", error.message, error.hint))
@@ -158,7 +119,7 @@ class Session:
             self.leave_chat()
             self.sampling, self.think = whole.chat.settings.sampling, whole.chat.settings.think
         chat.system = system or chat.system
-        chat.waiting = [node for node, _ in waiting]
+        chat.waiting, chat.unsent = [node for node, _ in waiting], files
         self.chat = chat
         self.keeper.do(lambda store: store.hold(name))
         await self.view.chat_opened(chat, "\n\n".join(text for _, text in waiting))
@@ -172,6 +133,7 @@ class Session:
             sampling=msgspec.structs.replace(self.sampling),
             rule=self.options.rule,
             think=self.think,
+            outrider=self.client.hello.outrider if self.client.hello else "",
         )
 
     def _on_trouble(self, error: StoreError) -> None:
@@ -185,20 +147,51 @@ class Session:
         try:
             await self.client.start()
             self._enter(State.LOADING)
-            request = protocol.Load(id=self.client.number(), model=self.options.model, drafter=self.drafter)
-            async with aclosing(self.client.stream(request)) as events:
-                async for event in events:
-                    self._on_loading(event)
+            await self._load()
         except EngineError as error:
-            self.progress = None
-            dead = isinstance(error, EngineDied) or not self.client.alive
-            self._enter(State.DIED if dead else State.FAILED)
-            title = "The engine did not come up" if dead else "The model could not be loaded"
-            self.view.complain(Problem(title, error.message, error.hint))
+            self._failed(error)
+            title = "The model could not be loaded" if self.state is State.FAILED else "The engine did not come up"
+            self.view.complain(dataclasses.replace(Problem.of(title, error), restart=self.state is State.DIED))
             return
         self.progress = None
         self._enter(State.READY)
         await self._pump()
+
+    async def _load(self) -> None:
+        request = protocol.Load(id=self.client.number(), model=self.options.model, drafter=self.drafter)
+        async with aclosing(self.client.stream(request)) as events:
+            async for event in events:
+                self._on_loading(event)
+
+    def _failed(self, error: EngineError) -> None:
+        self.progress = None
+        self._enter(State.DIED if isinstance(error, EngineDied) or not self.client.alive else State.FAILED)
+
+    async def change_model(self, model: ModelChoice, drafter: DrafterChoice) -> EngineError | None:
+        """Load another model for this chat. If it cannot be, the one before is loaded again and stays; then why."""
+        before = self.options, self.drafter, self.loaded
+        self.options, self.drafter = dataclasses.replace(self.options, model=model, drafter=drafter), drafter
+        self._enter(State.LOADING)
+        try:
+            await self.client.start()
+            await self._load()
+        except EngineError as error:
+            self._failed(error)
+            self.options, self.drafter, self.loaded = before
+            if self.loaded is not None:
+                await self.bring_up()
+            return error
+        self.progress = None
+        self._enter(State.READY)
+        await self._pump()
+        return None
+
+    async def restart(self) -> None:
+        """End the engine process, if there is one, and bring a new one up."""
+        self._restarts = 0
+        self._enter(State.STARTING)
+        await self.client.close(patience=1.0)
+        await self.bring_up()
 
     def _on_loading(self, event: protocol.Event) -> None:
         if isinstance(event, protocol.Progress):
@@ -219,7 +212,7 @@ class Session:
         again = self._restarts <= _RESTARTS
         kept = "Every word so far is kept. "
         hint = kept + ("It starts again by itself; just go on." if again else "Send a message to start it again.")
-        self.view.complain(Problem("The engine stopped working", why, hint))
+        self.view.complain(Problem("The engine stopped working", why, hint, restart=not again))
         if again:
             self.view.spawn(self.bring_up())
 
@@ -233,28 +226,34 @@ class Session:
     async def close(self) -> None:
         """Save what is left and end the engine process."""
         await self.keeper.close()
+        await self.beside.end()
         await self.client.close(patience=1.0)
 
     # ------------------------------------------------------------------------------------------------ turns
 
-    def send(self, text: str) -> Turn:
-        """Queue a message; it goes out as soon as the engine is free."""
-        turn = Turn(text)
-        self.queue.append(turn)
+    def send(self, text: str, attachments: Sequence[Attachment] = (), place: int | None = None) -> Turn:
+        """Queue a message, at `place` in the queue or behind all; it goes out as soon as the engine is free."""
+        turn = Turn(text, attachments=tuple(attachments))
+        self.queue.insert(len(self.queue) if place is None else place, turn)
         if self._settled:
             self.diary.queued(self.chat, turn, self.settings())
+        self.see_to_it()
+        return turn
+
+    def see_to_it(self) -> None:
+        """Do what waits, if the engine is free; if it is gone it is brought up first."""
         if self.state is State.READY:
             self.view.spawn(self._pump())
         elif self.state in (State.DIED, State.FAILED):
             self._restarts = 0
             self.view.spawn(self.bring_up())
-        return turn
 
-    def recall(self) -> Turn | None:
-        """Take the newest waiting message back."""
-        if not self.queue:
+    def recall(self, turn: Turn | None = None) -> Turn | None:
+        """Take a waiting message back, the newest if none is named; None if it does not wait."""
+        turn = turn or (self.queue[-1] if self.queue else None)
+        if turn is None or turn not in self.queue:
             return None
-        turn = self.queue.pop()
+        self.queue.remove(turn)
         if turn.node:
             self.diary.recalled(self.chat, turn)
         return turn
@@ -279,69 +278,115 @@ class Session:
 
     def leave_chat(self) -> None:
         """Stop its reply and take back what waits."""
+        self.errands.clear()
         while self.recall():
             pass
         self.stop()
 
     async def _pump(self) -> None:
-        while self.queue and self.state is State.READY:
-            await self._answer(self.queue.popleft())
+        while (self.errands or self.queue) and self.state is State.READY:
+            await (self.errands.popleft()() if self.errands else self.answer(self.queue.popleft()))
 
-    async def _answer(self, turn: Turn) -> None:
-        chat = self.chat
-        chat.turns.append(turn)
-        self.current = turn
-        turn.reply = Reply()
-        self.diary.sent(chat, turn, self.settings())
+    def claim(self) -> None:
+        """Take the engine, so that nobody else begins meanwhile; an answer follows."""
         self._enter(State.THINKING)
-        self.view.turn_sent(turn)
-        request = protocol.Generate(
+
+    def still(self, chat: Chat) -> bool:
+        """Whether this chat is open; if not, the engine that was taken for it is free again."""
+        if self.chat is not chat and self.state is State.THINKING and self._request is None:
+            self._enter(State.READY)
+            self.see_to_it()
+        return self.chat is chat
+
+    async def answer(self, turn: Turn, sampling: protocol.Sampling | None = None) -> None:
+        """Have the engine answer a turn, which is the last one of the chat from now on."""
+        chat = self.chat
+        if turn not in chat.turns:
+            chat.turns.append(turn)
+        turn.reply = Reply()
+        turn.reply.settings = self.settings()
+        self.diary.sent(chat, turn, self.settings())
+        chat.plant(turn)
+        await self._hear(chat, turn, turn.reply, self._asking(chat.messages(), sampling or self.sampling))
+
+    async def go_on(self, turn: Turn, reply: Reply) -> None:
+        """Have the engine go on with the last reply, which was cut, as it would have if it had not been."""
+        seed = reply.report.seed if reply.report is not None else self.sampling.seed
+        sampling = msgspec.structs.replace(self.sampling, seed=seed)
+        request = self._asking(self.chat.messages(going_on=True), sampling)
+        request.continues = list(reply.ids)
+        self._stood = self.diary.row(turn, self.settings())
+        reply.go_on()
+        await self._hear(self.chat, turn, reply, request)
+
+    def _asking(self, messages: list[protocol.Message], sampling: protocol.Sampling) -> protocol.Generate:
+        return protocol.Generate(
             id=self.client.number(),
             model=self.options.model,
-            messages=self.chat.messages(),
-            sampling=self.sampling,
+            messages=messages,
+            sampling=sampling,
             drafter=self.drafter,
             rule=self.options.rule,
             think=self.think,
+            detail=bool(self.details),
+            chances=self.wants_chances or (self.loaded is not None and self.loaded.device == "cpu"),
             lenient=True,
         )
-        self._request = request.id
+
+    async def _hear(self, chat: Chat, turn: Turn, reply: Reply, request: protocol.Generate) -> None:
+        self.current, self._request = turn, request.id
+        self._enter(State.THINKING)
+        self.view.turn_sent(turn)
         try:
             async with aclosing(self.client.stream(request)) as events:
                 async for event in events:
-                    self._on_answer(turn, turn.reply, event)
-        except EngineDied:
-            turn.reply.interrupt()
-            self.diary.interrupted(chat, turn)
+                    self._on_answer(chat, turn, reply, event)
         except EngineError as error:
-            turn.reply.interrupt()
-            turn.failed = not turn.reply.begun
-            self.diary.interrupted(chat, turn)
-            self.view.complain(
-                Problem("The engine refused" if error.usage else "That failed", error.message, error.hint)
-            )
+            self._broke_off(chat, turn, reply, error)
         self._request = self.current = self.progress = None
         if self.state in BUSY:
             self._enter(State.READY)
-        if turn.reply.end in (End.WHOLE, End.LENGTH):
+        if reply.end in (End.WHOLE, End.LENGTH):
             self._restarts = 0
         self.view.reply_ended(turn)
 
-    def _on_answer(self, turn: Turn, reply: Reply, event: protocol.Event) -> None:
+    def _broke_off(self, chat: Chat, turn: Turn, reply: Reply, error: EngineError) -> None:
+        nothing_new = reply.resuming
+        reply.interrupt()
+        died = isinstance(error, EngineDied)
+        turn.failed = not died and not reply.begun
+        if turn.failed:
+            chat.uproot(turn)
+        if not nothing_new:
+            self.diary.interrupted(chat, turn)
+        if not died:
+            self.view.complain(Problem.of("The engine refused" if error.usage else "That failed", error))
+
+    def _on_step(self, chat: Chat, turn: Turn, reply: Reply, step: protocol.Step) -> None:
+        if reply.resuming and self._stood is not None:
+            self.diary.goes_on(chat, self._stood, self.settings())
+        reply.take(step)
+        self.diary.grew(turn, step)
+        if step.stands is not None:  # what was shown is not quite what stands
+            self.view.turn_sent(turn)
+        if self.state is State.THINKING:
+            self.progress = None
+            if not (step.tokens and step.tokens[-1].thinking):
+                self._enter(State.WRITING)
+        self.view.reply_grew(turn)
+
+    def _on_answer(self, chat: Chat, turn: Turn, reply: Reply, event: protocol.Event) -> None:
+        for watch in self.watchers:
+            watch(turn, event)
         if isinstance(event, protocol.Step):
-            reply.take(event)
-            self.diary.grew(turn, event)
-            if self.state is State.THINKING:
-                self.progress = None
-                if not (event.tokens and event.tokens[-1].thinking):
-                    self._enter(State.WRITING)
-            self.view.reply_grew(turn)
+            self._on_step(chat, turn, reply, event)
         elif isinstance(event, protocol.Progress):
             self.progress = event
             self.view.status_changed()
         elif isinstance(event, protocol.Done):
+            if not reply.resuming:
+                self.diary.finished(turn, event.finish, event.report)
             reply.finish(event.finish, event.report)
-            self.diary.finished(turn, event.finish, event.report)
         elif isinstance(event, protocol.Notice):
             self.view.tell(event.text)
 
@@ -361,9 +406,9 @@ class Session:
     def toggle_drafting(self) -> None:
         """Off, or back to the drafter that was on."""
         if self.drafter.name == "none":
-            self._switch_to(self._resting)
+            self.ride_with(self._resting)
         else:
-            self._switch_to(DrafterChoice(name="none"))
+            self.ride_with(DrafterChoice(name="none"))
 
     def choose_drafter(self, name: str) -> bool:
         """Switch to a drafter by name, also in mid-reply. False if there is none of that name."""
@@ -371,10 +416,11 @@ class Session:
         if known is not None and name not in ("auto", "none") and name not in known:
             return False
         asked = self.options.drafter
-        self._switch_to(asked if name == asked.name else replace_name(asked, name))
+        self.ride_with(asked if name == asked.name else replace_name(asked, name))
         return True
 
-    def _switch_to(self, choice: DrafterChoice) -> None:
+    def ride_with(self, choice: DrafterChoice) -> None:
+        """Switch to a drafter, with weights and a length of its own where it has them; also in mid-reply."""
         before, self.drafter = self.drafter, choice
         if choice.name != "none":
             self._resting = choice
@@ -402,7 +448,7 @@ class Session:
             if self.drafter == choice:
                 self.drafter = before
                 self.view.status_changed()
-            self.view.tell(" ".join(filter(None, (error.message, error.hint))))
+            self.view.complain(Problem.of(f"{choice.name} cannot draft here", error))
 
 
 def replace_name(asked: DrafterChoice, name: str) -> DrafterChoice:

@@ -21,11 +21,20 @@ class Shelf:
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
 
-    def show(self) -> None:
-        """Choose a chat from a list."""
+    def show(self, word: str = "") -> None:
+        """Choose a chat from a list, or open the one that `word` means."""
         from outrider.app.chat.chats import ChatsScreen
 
+        if word:
+            self._screen.stage.spawn(self._find(word))
+            return
         self._screen.app.push_screen(ChatsScreen(self._look, self._delete), self._open)
+
+    async def _find(self, word: str) -> None:
+        try:
+            self._open(await self._screen.session.keeper.ask(lambda store: store.resolve(word)))
+        except StoreError as error:
+            self._tell(error)
 
     def _open(self, name: str | None) -> None:
         session = self._screen.session
@@ -77,14 +86,21 @@ class Shelf:
         try:
             back = await session.keeper.ask(lambda store: store.undo())
         except StoreError as error:
-            self._tell(error)
+            if not await session.branches.bring_back():  # nothing is saved, but this chat knows its own
+                self._tell(error)
             return
         if back is None:
             stage.flash("There is nothing to bring back")
-            return
-        stage.flash(f"Brought back “{back.title}”")
-        if not session.chat.turns:
-            await session.open_chat(back.chat)
+        elif not back.node:
+            stage.flash(f"Brought back “{back.title}”")
+            if not session.chat.turns:
+                await session.open_chat(back.chat)
+        elif back.chat == session.chat.id:
+            stage.flash("Brought back what was deleted")
+            if not await session.branches.bring_back(back.node):
+                await session.open_chat(back.chat)
+        else:
+            stage.flash(f"Brought back a message of “{back.title}”")
 
     def rename(self, title: str) -> None:
         """Give the open chat another title."""
@@ -96,6 +112,8 @@ class Shelf:
             stage.flash("Nothing was said here yet")
             return
         self._screen.session.keeper.do(lambda store: store.rename(name, title))
+        self._screen.session.chat.title = title_of(title)
+        self._screen.stage.status_changed()
         stage.flash(f"Title: {title_of(title)}")
 
     def export(self, words: str) -> None:

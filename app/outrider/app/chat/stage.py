@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from outrider.app.chat.frames import Frames
 from outrider.app.chat.session import Problem, Session
-from outrider.app.chat.status import StatusLine, chips
+from outrider.app.chat.status import Chip, StatusLine, chips
 from outrider.app.chat.talk import Chat, End, Turn
 from outrider.app.chat.transcript import Card, Note, Transcript
 
@@ -37,6 +37,9 @@ class Stage:
         self._prompt = prompt
         self._status = status
         self.live: dict[Turn, ReplyView] = {}
+        self.heads: list[Callable[[Session], None]] = []  # what else shows the session, once a frame
+        self.ended: list[Callable[[ReplyView], None]] = []  # what is told of each reply that is shown to its end
+        self.chips: list[Callable[[], list[Chip]]] = []  # what the status line says besides
         self._flash: Timer | None = None
         self._introduced = False
         self._tidy = False
@@ -85,16 +88,28 @@ class Stage:
             message = self._transcript.message_of(turn)
             if message is not None:
                 message.add_class("-failed")
-            if not self._prompt.text:
-                self._prompt.put(turn.text)
+            again = self.session is not None and turn.node in self.session.chat.tree  # it was answered before
+            if not self._prompt.text and not again:
+                self._prompt.put(turn.text, turn.attachments)
         self.frames.wake()
+
+    async def path_changed(self, chat: Chat, kept: int) -> None:
+        """Show what is another, where the reader is."""
+        assert self.session is not None
+        self._transcript.release_anchor()
+        await self._transcript.drop(chat.turns, self.session.queue)
+        if self.session.chat is not chat:  # the user was quicker
+            return
+        shown = await self._transcript.fill(chat.turns, kept, self.session.queue)
+        self.live = {turn: view for turn, view in self.live.items() if turn in chat.turns} | shown
+        self.scrolled()
 
     async def chat_opened(self, chat: Chat, typed: str) -> None:
         """Show it from its end."""
+        if self._prompt.companion is not None:
+            await self._prompt.companion.opened(typed, chat.unsent)
         self.forget()
         self.live.update(await self._transcript.show(chat.turns, self.session.queue if self.session else ()))
-        if typed and not self._prompt.text:
-            self._prompt.put(typed)
         if self.standing is not None:
             self.complain(self.standing)
         self.frames.wake()
@@ -122,7 +137,9 @@ class Stage:
 
     async def _paint(self) -> None:
         assert self.session is not None
-        self._status.show(chips(self.session))
+        self._status.show([*chips(self.session), *(chip for more in self.chips for chip in more())])
+        for head in self.heads:
+            head(self.session)
         if self.session.loaded and not self._introduced:
             self._introduced = True
             self._transcript.introduce(self.session.loaded.title)
@@ -135,10 +152,14 @@ class Stage:
             if unseen and turn.reply is not None and turn.reply.end is End.NOT_YET:
                 continue
             self._painted_at = monotonic()
-            await view.paint()
+            with self._screen.app.batch_update():
+                await view.paint()
+                await view.take_over()
             self._teach(view)
-            if view.finished:
-                self.live.pop(turn, None)
+            if view.finished and self.live.get(turn) is view:  # the turn may have got another one meanwhile
+                del self.live[turn]
+                for told in self.ended:
+                    told(view)
                 self.scrolled()
 
     def _teach(self, view: ReplyView) -> None:

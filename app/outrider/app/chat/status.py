@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from textual.content import Content
@@ -14,15 +15,20 @@ from outrider.app.chat.session import BUSY, Session, State
 from outrider.core.protocol import Progress
 
 _GAP = " · "
+_NARROW = 80  # columns of the window, below which there is room for few keys
+_FEW = ("help", "next_drafter", "marks", "leader")
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A few words; those with the lowest weight go first when the line is too short."""
+    """A few words; those with the lowest weight go first when the line is too short. In a narrow window those that yield
+    make room for the keys."""
 
     text: str
     weight: int
     style: str = ""
+    yields: bool = False
+    model: bool = False  # says which one; a header says it better
 
 
 def one_line(text: str) -> str:
@@ -69,24 +75,25 @@ def figures(session: Session) -> list[Chip]:
     if reply is None:
         return []
     report = reply.report
+    done = report is not None  # its own last line says the same
     if report is not None:
         per_pass, rate = mean_per_pass(report), report.tokens_per_second or None
     else:
         per_pass, rate = reply.meter.tokens_per_pass, reply.meter.tokens_per_second
     chips = []
     if per_pass:
-        chips.append(Chip(f"{per_pass:.1f}/pass", 3))
+        chips.append(Chip(f"{per_pass:.1f}/pass", 3, yields=done))
     if rate:
-        chips.append(Chip(speed(rate), 4))
+        chips.append(Chip(speed(rate), 4, yields=done))
     if report is not None and report.speedup is not None:
-        chips.append(Chip(f"{report.speedup.value:.1f}×", 2, "$text-success"))
+        chips.append(Chip(f"{report.speedup.value:.1f}×", 2, "$text-success", yields=True))
     return chips
 
 
 def reasons(session: Session) -> list[Chip]:
     """Why the engine drafts as it does, while it answers; the model's name makes room for it."""
     why = session.current.reply.meter.why if session.current and session.current.reply else ""
-    return [Chip(one_line(brief(why)), 0, "$text-muted")] if why else []
+    return [Chip(one_line(brief(why)), 0, "$text-muted", yields=True)] if why else []
 
 
 def chips(session: Session) -> list[Chip]:
@@ -106,18 +113,18 @@ def chips(session: Session) -> list[Chip]:
     why = reasons(session)
     return [
         Chip(one_line(state_words(session)), 9, style),
-        *([] if why else [Chip(model, 1, "bold")]),
+        *([] if why else [Chip(model, 1, "bold", yields=True, model=True)]),
         *lossy,
-        Chip(one_line(drafter_words(session)), 6),
+        Chip(one_line(drafter_words(session)), 6, yields=state not in BUSY),
         *figures(session),
         *waiting,
         *why,
     ]
 
 
-def hints(keymap: Keymap) -> list[tuple[str, str]]:
-    """Keys for the right end, the most useful first."""
-    order = ("help", "next_drafter", "drafting", "marks", "palette")
+def hints(keymap: Keymap, *, narrow: bool = False) -> list[tuple[str, str]]:
+    """Keys for the right end, the most useful first; four where there is little room."""
+    order = _FEW if narrow else ("help", "next_drafter", "drafting", "marks", "stats", "leader")
     found = {action.id: (short(action.keys[0]), action.footer) for action in keymap.actions if action.keys}
     return [found[name] for name in order if name in found]
 
@@ -129,6 +136,8 @@ class StatusLine(Widget):
         super().__init__(id="status")
         self._chips: list[Chip] = []
         self._flash = ""
+        self.model = True
+        """Whether it says which model is loaded."""
         self.keymap = build("default", {})
 
     def show(self, line: list[Chip]) -> None:
@@ -157,10 +166,12 @@ class StatusLine(Widget):
         width = self.size.width
         if self._flash:
             return Content.styled(self._flash, "bold $text-primary").truncate(width, ellipsis=True)
-        left = _fitting(self._chips, width)
+        told = hints(self.keymap, narrow=self.screen.size.width < _NARROW)
+        asked = sum(len(key) + len(word) + 3 for key, word in told) + 3
+        left = _fitting([chip for chip in self._chips if self.model or not chip.model], width, asked)
         keys: list[str | tuple[str, str]] = []
         room = width - left.cell_length - 3
-        for key, word in hints(self.keymap):
+        for key, word in told:
             need = len(key) + len(word) + 3
             if need > room:
                 break
@@ -171,10 +182,20 @@ class StatusLine(Widget):
         return Content.assemble(left, " " * max(1, gap), right) if keys else left
 
 
-def _fitting(line: list[Chip], width: int) -> Content:
+def _fitting(line: list[Chip], width: int, keys: int) -> Content:
+    """As many chips as `width` cells hold; those that yield leave so many of them to the keys."""
     kept = list(line)
-    while len(kept) > 1 and sum(len(chip.text) for chip in kept) + len(_GAP) * (len(kept) - 1) > width:
-        kept.remove(min(kept, key=lambda chip: chip.weight))
+
+    def drop(room: int, some: Callable[[Chip], bool]) -> None:
+        while sum(len(chip.text) for chip in kept) + len(_GAP) * (len(kept) - 1) > room:
+            able = [chip for chip in kept if some(chip)]
+            if len(kept) < 2 or not able:
+                return
+            kept.remove(min(able, key=lambda chip: chip.weight))
+
+    drop(width, lambda _: True)
+    if width < _NARROW - 2:
+        drop(width - keys, lambda chip: chip.yields)
     parts: list[str | tuple[str, str]] = []
     for chip in kept:
         if parts:

@@ -6,9 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from outrider.app.chat.marks import Runs
+import msgspec
+
+from outrider.app.chat.input.attach import with_attachments
+from outrider.app.chat.joined import joined, told_by
+from outrider.app.chat.marks import UNKNOWN, Layers, Runs, tenth
 from outrider.app.chat.meter import Meter
+from outrider.app.chat.tree import Knot, Tree
 from outrider.app.render import duration
+from outrider.app.store.records import Attachment, Pass, Settings
 from outrider.core.protocol import Finish, Kind, Message, Report, Step
 
 
@@ -34,9 +40,14 @@ class Strand:
     """A text that grows token by token: exact, with the kind of every character."""
 
     def __init__(self) -> None:
-        self.runs = Runs()
+        self.layers = Layers()
         self._parts: list[str] = []
         self._shown = 0  # parts that `fresh` has given out
+
+    @property
+    def runs(self) -> Runs[Kind]:
+        """The kind of every character."""
+        return self.layers.kinds
 
     @property
     def text(self) -> str:
@@ -51,11 +62,16 @@ class Strand:
         """Whether any text has come."""
         return len(self.runs) > 0
 
-    def add(self, text: str, kind: Kind) -> None:
-        """Append the text of one token."""
+    def add(self, text: str, kind: Kind, chance: int = UNKNOWN) -> None:
+        """Append the text of one token; `chance` is the tenth of its probability."""
         if text:
             self._parts.append(text)
-            self.runs.add(kind, len(text))
+            self.layers.add(kind, len(text), chance)
+
+    def fill(self, text: str, kinds: Runs[Kind]) -> None:
+        """Take a whole text with the kinds of its characters; passes and chances are for others to tell."""
+        self._parts = [text]
+        self.layers.kinds = kinds
 
     def fresh(self) -> str:
         """The text since the last call."""
@@ -63,17 +79,27 @@ class Strand:
         self._shown = len(self._parts)
         return new
 
+    def retell(self) -> None:
+        """All of the text is new to whoever asks next."""
+        self._shown = 0
+
+    def cut(self, length: int) -> None:
+        """Keep so many characters."""
+        if length < len(self.runs):
+            self._parts, self._shown = [self.text[:length]], min(self._shown, 1)
+            self.layers.cut(length)
+
     def agree(self, final: str) -> bool:
         """Take the final text. False if it is not what was streamed; then it replaces that."""
         streamed = self.text
         if final == streamed:
             return True
         if final.startswith(streamed):  # the engine held the rest back
-            self.runs.add("P", len(final) - len(streamed))
+            self.layers.add("P", len(final) - len(streamed))
         elif not streamed.startswith(final):
-            self.runs = Runs()
-            self.runs.add("P", len(final))
-        self.runs.cut(len(final))
+            self.layers.clear()
+            self.layers.add("P", len(final))
+        self.layers.cut(len(final))
         self._parts, self._shown = [final], 1
         return False
 
@@ -88,10 +114,14 @@ class Thought(Strand):
         self.proposed = self.accepted = 0
         self._since: float | None = None
 
+    def go_on(self) -> None:
+        """The clock begins again with the next pass."""
+        self._since = None
+
     def take(self, step: Step, tokens: int) -> None:
         """Count a pass of which so many tokens were thought."""
         if self._since is None:
-            self._since = step.t
+            self._since = step.t - self.seconds
         self.seconds = step.t - self._since
         self.tokens += tokens
         self.proposed += step.proposed
@@ -108,7 +138,11 @@ def figures(thought: Thought) -> str:
 
 
 class Reply:
-    """One answer of the model and the thought before it, with figures."""
+    """One answer of the model and the thought before it, with figures.
+
+    It may be gone on with after its end. Its report is then that of all parts together, and `parts` says at which passes the
+    later ones begin.
+    """
 
     def __init__(self) -> None:
         self.answer, self.thought = Strand(), Thought()
@@ -117,6 +151,13 @@ class Reply:
         self.report: Report | None = None
         self.drafters: list[str] = []  # in order of appearance
         self.node = ""  # its name in the store
+        self.ids: list[int] = []
+        self.kinds = ""  # a letter for each of `ids`
+        self.passes: list[Pass] = []
+        self.parts: list[int] = []
+        self.lead = 0  # characters of the answer that the user wrote for the model to go on from
+        self.settings: Settings | None = None  # what it was asked with, if that is known
+        self._stood: _Stood | None = None  # as it was before the part at hand
 
     @property
     def text(self) -> str:
@@ -128,26 +169,103 @@ class Reply:
         """Whether anything has come, be it thought."""
         return self.answer.begun or self.thought.begun
 
+    @property
+    def resuming(self) -> bool:
+        """Whether it is to go on and nothing of the new part has come."""
+        return self._stood is not None and len(self.passes) == self._stood.passes
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether it was cut, so that the model has more to say."""
+        return self.begun and self.end in (End.LENGTH, End.STOPPED, End.INTERRUPTED)
+
+    def begin_with(self, text: str) -> None:
+        """Words of the user that the model is to go on from."""
+        self.answer.add(text, "P")
+        self.end, self.lead = End.STOPPED, len(text)
+
+    def go_on(self) -> None:
+        """Another part will come."""
+        seconds = self.passes[-1].t if self.passes else 0.0
+        counts = len(self.passes), len(self.ids)
+        self._stood = _Stood(self.end, self.report, *counts, self.text, self.thought.text, seconds)
+        if self.passes:
+            self.parts.append(len(self.passes))
+        self.end, self.report, self.meter = End.NOT_YET, None, Meter()
+        self.thought.go_on()
+        self.answer.retell()
+        self.thought.retell()
+
     def take(self, step: Step) -> None:
         """Add what one pass brought."""
+        if step.stands is not None and self._stood is not None:
+            self.answer.cut(step.stands[0])
+            self.thought.cut(step.stands[1])
+            self._stood.text, self._stood.thought = self.text, self.thought.text
         self.meter.take(step)
         if not self.drafters or self.drafters[-1] != step.drafter:
             self.drafters.append(step.drafter)
         for token in step.tokens:
             strand = self.thought if token.thinking else self.answer
-            strand.add(token.text, token.kind)
+            strand.add(token.text, token.kind, tenth(token.p))
+        self.answer.layers.end_pass()
+        self.thought.layers.end_pass()
         if thought := sum(token.thinking for token in step.tokens):
             self.thought.take(step, thought)
+        self._count(step)
+
+    def _count(self, step: Step) -> None:
+        self.ids += [token.id for token in step.tokens]
+        self.kinds += "".join(token.kind for token in step.tokens)
+        thought = sum(len(token.text) for token in step.tokens if token.thinking)
+        answer = sum(len(token.text) for token in step.tokens) - thought
+        times = (round(step.draft_ms, 3), round(step.verify_ms, 3), round(step.host_ms, 3))
+        told = (step.drafter, step.proposed, step.accepted, len(step.tokens), thought, answer)
+        t = step.t + (self._stood.seconds if self._stood is not None else 0.0)
+        self.passes.append(Pass(round(t, 4), *told, *times))
 
     def finish(self, finish: Finish, report: Report) -> bool:
         """Close with the engine's report. False if its texts are not what was streamed; then they replace that."""
-        self.end, self.report = _ENDS[finish], report
+        stood, then = self._stood, (report.text, report.thinking)
+        if stood is not None:
+            if self.resuming:  # stopped before anything came
+                self.stay()
+                return True
+            if stood.passes:
+                counts = self.ids[: stood.ids], self.kinds[: stood.ids]
+                first = stood.report or told_by(self.passes[: stood.passes], self.parts[:-1], *counts, report)
+                report = joined(first, report)
+            report = msgspec.structs.replace(report, text=stood.text + then[0], thinking=stood.thought + then[1])
+        self.end, self.report, self._stood = _ENDS[finish], report, None
+        self.ids, self.kinds = list(report.token_ids), report.kinds
         same = self.answer.agree(report.text)
         return self.thought.agree(report.thinking) and same
 
+    def stay(self) -> None:
+        """Nothing of the new part has come, nor will it: all is as before."""
+        if self._stood is not None:
+            self.parts = [part for part in self.parts if part < self._stood.passes]
+            self.end, self.report, self._stood = self._stood.end, self._stood.report, None
+
     def interrupt(self) -> None:
         """Close without a report: the engine is gone or gave up."""
-        self.end = End.INTERRUPTED
+        if self.resuming:
+            self.stay()
+        else:
+            self.end, self._stood = End.INTERRUPTED, None
+
+
+@dataclass(slots=True)
+class _Stood:
+    """A reply as it was before it went on."""
+
+    end: End
+    report: Report | None
+    passes: int
+    ids: int
+    text: str
+    thought: str
+    seconds: float
 
 
 @dataclass(eq=False, slots=True)
@@ -158,23 +276,36 @@ class Turn:
     reply: Reply | None = None
     failed: bool = False  # refused before a word was written: not part of the chat
     node: str = ""  # its name in the store
+    attachments: tuple[Attachment, ...] = ()
+
+    @property
+    def said(self) -> bool:
+        """Whether the user said anything: a chat from elsewhere may begin with an answer."""
+        return bool(self.text or self.attachments)
 
 
 @dataclass(eq=False, slots=True)
 class Chat:
-    """The turns of one chat, and its system prompt."""
+    """The turns of one chat that are shown, its system prompt, and all of its messages as a tree."""
 
     system: str | None = None
     turns: list[Turn] = field(default_factory=list)
     id: str = ""  # its name in the store, empty until something is said
     waiting: list[str] = field(default_factory=list)  # messages in the store that were never sent and are typed again
+    unsent: list[Attachment] = field(default_factory=list)  # what was attached to them
 
-    def messages(self) -> list[Message]:
-        """What the engine is sent: kept text of stopped replies and all thoughts included, roles strictly alternating."""
+    tree: Tree = field(default_factory=Tree)
+    title: str = ""
+
+    def messages(self, *, going_on: bool = False) -> list[Message]:
+        """What the engine is sent: kept text of stopped replies and all thoughts included, roles strictly alternating.
+
+        `going_on`: the last one is a reply that goes on, be it a thought alone.
+        """
         messages = [Message("system", self.system)] if self.system else []
-        for said in self._said():
+        for said in self._said(going_on):
             if messages and messages[-1].role == said.role:
-                messages[-1] = Message(said.role, messages[-1].content + "\n\n" + said.content)
+                messages[-1] = Message(said.role, messages[-1].content + "\n\n" + said.content, said.thinking)
             else:
                 messages.append(said)
         return messages
@@ -194,11 +325,57 @@ class Chat:
                 return (turn.reply.node if turn.reply else "") or turn.node or None
         return None
 
-    def _said(self) -> Iterator[Message]:
+    def plant(self, turn: Turn) -> None:
+        """Put what a turn at the end says into the tree; both of its messages have their names."""
+        above = self.last_node(before=turn) or ""
+        if turn.said and turn.node not in self.tree:
+            self.tree.add(Knot(turn.node, above, turn.text, turn.attachments))
+        if turn.reply is not None:
+            self.tree.add(Knot(turn.reply.node, turn.node or above, made=turn.reply))
+
+    def uproot(self, turn: Turn) -> None:
+        """Take the reply of a refused turn out of the tree, and its message unless it was answered before."""
+        if turn.reply is not None:
+            self.tree.cut(turn.reply.node)
+        if not self.tree.under(turn.node):
+            self.tree.cut(turn.node)
+
+    def show(self, node: str) -> int:
+        """Show the branch that ends with a message, or with nothing; returns how many of the turns shown before stay."""
+        turns = _turns(self.tree.path(node))
+        kept = 0
+        for old, new in zip(self.turns, turns, strict=False):
+            if old.failed or old.node != new.node or old.reply is not new.reply:
+                break
+            kept += 1
+        self.turns = self.turns[:kept] + turns[kept:]
+        return kept
+
+    def turn_of(self, node: str) -> Turn | None:
+        """The shown turn with a message of this name."""
+        named = (turn for turn in self.turns if node in (turn.node, turn.reply.node if turn.reply else ""))
+        return next((turn for turn in named if node and not turn.failed), None)
+
+    def _said(self, going_on: bool) -> Iterator[Message]:
         for turn in self.turns:
             if turn.failed:
                 continue
-            if turn.text:  # a chat from elsewhere may begin with an answer
-                yield Message("user", turn.text)
-            if turn.reply is not None and turn.reply.text:  # a thought alone was never said
-                yield Message("assistant", turn.reply.text, turn.reply.thought.text)
+            if turn.said:
+                yield Message("user", with_attachments(turn.text, turn.attachments))
+            reply = turn.reply
+            last = going_on and turn is self.turns[-1]
+            if reply is not None and (reply.text or last):  # a thought alone was never said
+                yield Message("assistant", reply.text, reply.thought.text)
+
+
+def _turns(path: list[Knot]) -> list[Turn]:
+    """A branch as turns."""
+    turns: list[Turn] = []
+    for knot in path:
+        if not knot.of_model:
+            turns.append(Turn(knot.text, node=knot.node, attachments=knot.attachments))
+            continue
+        if not turns or turns[-1].reply is not None:  # only in chats that came from elsewhere
+            turns.append(Turn("", node=knot.above))
+        turns[-1].reply = knot.reply
+    return turns

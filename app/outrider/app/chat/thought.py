@@ -36,13 +36,13 @@ class ThoughtView(Flow):
         self.thought = thought
         self.chosen: bool | None = None  # what the user wants of `folded`
         self.folded = False
-        self._line = FoldLine()
+        self._headline = FoldLine()
         self._over = False
         self._words = ""
 
     def compose(self) -> ComposeResult:
         """The line, then what was thought."""
-        yield self._line
+        yield self._headline
         yield from super().compose()
 
     async def think(self, *, answering: bool, ended: bool) -> None:
@@ -62,4 +62,4 @@ class ThoughtView(Flow):
         words = f"{'▸' if folded else '▾'} {told}"
         if words != self._words:
             self._words = words
-            self._line.update(words)
+            self._headline.update(words)

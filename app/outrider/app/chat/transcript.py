@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
+from outrider.app.chat.bare import Bare
+from outrider.app.chat.card import Card as Card
 from outrider.app.chat.clean import harmless
+from outrider.app.chat.input.attach import label
 from outrider.app.chat.palette import Palette
-from outrider.app.chat.session import Problem
 from outrider.app.chat.talk import Turn
 
 if TYPE_CHECKING:
@@ -25,6 +28,18 @@ _NEAR = 2  # heights of the window within which replies are kept rendered
 COLUMN = 100  # cells of text at most
 Keys = tuple[tuple[str, str], ...]
 _EXAMPLE = "Explain how a rainbow forms, as a short list."
+
+
+SIDEWAYS: list[BindingType] = [
+    Binding("left", "screen.act('older_branch')", "Branch before", show=False),
+    Binding("right", "screen.act('newer_branch')", "Branch after", show=False),
+]
+"""Keys of a focused message that no action can have elsewhere."""
+
+
+def place_words(place: tuple[int, int]) -> str:
+    """Which of how many branches: `‹ 2/3 ›`."""
+    return f"‹ {place[0]}/{place[1]} ›"
 
 
 def side_space(width: int, column: int = COLUMN) -> int:
@@ -40,12 +55,39 @@ def shortened(text: str) -> str:
     return kept if not left else f"{kept}…\n({left:,} more characters)"
 
 
-class UserMessage(Static):
+def shown_text(turn: Turn) -> Content:
+    """What the user wrote, and what went with it by name."""
+    files = "\n".join(f"+ {harmless(label(one))}" for one in turn.attachments)
+    parts = [harmless(shortened(turn.text)), "\n" if turn.text and files else "", (files, "$text-muted")]
+    return Content.assemble(*filter(None, parts)) if files else Content(parts[0])
+
+
+class UserMessage(Static, can_focus=True):
     """What the user wrote; dimmed while it waits and when it was refused."""
 
+    BINDINGS: ClassVar = SIDEWAYS
+
     def __init__(self, turn: Turn) -> None:
-        super().__init__(harmless(shortened(turn.text)), markup=False, classes="user")
+        super().__init__(shown_text(turn), markup=False, classes="user")
         self.turn = turn
+        self._place = (1, 1)
+        self._line = 0
+
+    def placed(self, place: tuple[int, int]) -> None:
+        """Say which of how many branches it begins."""
+        if place != self._place:
+            self._place = place
+            self._tell(place_words(place) if place[1] > 1 else "")
+
+    def waits(self, line: int) -> None:
+        """Say which in line it is while several wait; 0: nothing is said."""
+        if line != self._line:
+            self._line = line
+            self._tell(f"{line}. in line" if line else "")
+
+    def _tell(self, words: str) -> None:
+        told = (f"\n{words}", "$text-muted") if words else ""
+        self.update(Content.assemble(shown_text(self.turn), told))
 
 
 class Earlier(Static):
@@ -53,7 +95,7 @@ class Earlier(Static):
 
     def __init__(self, turns: list[Turn]) -> None:
         super().__init__("", markup=False, classes="note")
-        self._turns = turns
+        self.turns = turns
 
     def on_mount(self) -> None:
         """Say how many."""
@@ -61,13 +103,13 @@ class Earlier(Static):
 
     def take(self) -> list[Turn]:
         """The newest of them, to be shown."""
-        page, self._turns = self._turns[-_PAGE:], self._turns[:-_PAGE]
+        page, self.turns = self.turns[-_PAGE:], self.turns[:-_PAGE]
         self._count()
         return page
 
     def _count(self) -> None:
-        self.display = bool(self._turns)
-        self.update(f"{len(self._turns)} earlier messages; scroll up to see them")
+        self.display = bool(self.turns)
+        self.update(f"{len(self.turns)} earlier messages; scroll up to see them")
 
 
 class Note(Static):
@@ -75,18 +117,6 @@ class Note(Static):
 
     def __init__(self, text: str) -> None:
         super().__init__(harmless(text), markup=False, classes="note")
-
-
-class Card(Static):
-    """An error: what happened, why, what to do."""
-
-    def __init__(self, problem: Problem) -> None:
-        parts: list[str | tuple[str, str]] = [(harmless(problem.title), "bold $text-error")]
-        if problem.text:
-            parts += ["\n", harmless(problem.text)]
-        if problem.hint:
-            parts += ["\n", (harmless(problem.hint), "$text-muted")]
-        super().__init__(Content.assemble(*parts), markup=False, classes="card")
 
 
 class Welcome(Static):
@@ -121,7 +151,7 @@ class Welcome(Static):
         return parts
 
 
-class Transcript(VerticalScroll, can_focus=False):
+class Transcript(VerticalScroll, Bare, can_focus=False):
     """All messages; stays at the end until the user scrolls up, and again once back there."""
 
     def __init__(self, palette: Palette, model: str, keys: Keys) -> None:
@@ -169,26 +199,64 @@ class Transcript(VerticalScroll, can_focus=False):
         self.query_children(Welcome).remove()
         self.mount(widget)
 
-    def add_turn(self, turn: Turn, *, waiting: bool) -> None:
-        """Append what the user wrote and go to the end."""
+    def add_turn(self, turn: Turn, *, waiting: bool, before: Turn | None = None) -> None:
+        """Append what the user wrote, or put it before a message that waits too, and go to the end."""
         message = UserMessage(turn)
         message.set_class(waiting, "-waiting")
-        self.add(message)
+        later = self.message_of(before) if before is not None else None
+        if later is None:
+            self.add(message)
+        else:
+            self.mount(message, before=later)
         self.anchor()
 
     def begin_reply(self, turn: Turn) -> ReplyView:
-        """Put a view of the turn's reply under its message."""
+        """Put a view of the turn's reply under its message; one that is there already stays until the new one is painted."""
         from outrider.app.chat.reply import ReplyView  # Markdown is loaded after the first paint
 
         assert turn.reply is not None
         view = ReplyView(turn.reply, self._palette)
-        message = self.message_of(turn)
+        view.replaces = self.view_of(turn)
+        message = view.replaces or self.message_of(turn)
         if message is None:
             self.mount(view)
         else:
             message.remove_class("-waiting")
             self.mount(view, after=message)
         return view
+
+    async def drop(self, turns: list[Turn], waiting: Collection[Turn]) -> None:
+        """Take away every message that is neither of these turns nor waits."""
+        await self.remove_children([widget for widget in self.children if not self._stays(widget, turns, waiting)])
+
+    async def fill(self, turns: list[Turn], kept: int, waiting: Collection[Turn]) -> dict[Turn, ReplyView]:
+        """Show the turns behind the first `kept`, which are shown already; returns views to be painted."""
+        unseen = sum(len(earlier.turns) for earlier in self.query_children(Earlier))
+        if kept < unseen:
+            return await self.show(turns, waiting)
+        above = [widget for turn in turns[:kept] for widget in (self.message_of(turn), self.view_of(turn)) if widget]
+        below = turns[max(kept, unseen) :]
+        fresh = [turn for turn in below if self.message_of(turn) is None and self.view_of(turn) is None]
+        widgets, views = self._views(fresh)
+        if widgets and above:
+            await self.mount_all(widgets, after=above[-1])
+        elif widgets:
+            first = next((widget for widget in self.children if not isinstance(widget, Earlier)), None)
+            await self.mount_all(widgets, before=first)
+        return views
+
+    def _stays(self, widget: Widget, turns: list[Turn], waiting: Collection[Turn]) -> bool:
+        if isinstance(widget, UserMessage):
+            return widget.turn in turns or widget.turn in waiting
+        reply = getattr(widget, "reply", None)
+        return reply is None or any(turn.reply is reply for turn in turns)
+
+    def view_of(self, turn: Turn) -> ReplyView | None:
+        """The widget that shows a turn's reply."""
+        from outrider.app.chat.reply import ReplyView
+
+        views = (view for view in self.query_children(ReplyView) if view.reply is turn.reply)
+        return next(views, None) if turn.reply is not None else None
 
     async def show(self, turns: list[Turn], waiting: Collection[Turn]) -> dict[Turn, ReplyView]:
         """Show a chat from the store above what waits, its last turns at once; returns views to be painted."""
@@ -214,6 +282,15 @@ class Transcript(VerticalScroll, can_focus=False):
                     await view.paint()
                 self.call_after_refresh(self._keep_below, below)
 
+    async def reveal(self, turn: Turn) -> None:
+        """Show as much of an opened chat as it takes to see `turn`."""
+        for earlier in self.query_children(Earlier):
+            while turn in earlier.turns:
+                widgets, views = self._views(earlier.take())
+                await self.mount_all(widgets, after=earlier)
+                for view in views.values():
+                    await view.paint()
+
     def _keep_below(self, lines: float) -> None:
         self.scroll_to(y=self.max_scroll_y - lines, animate=False)
 
@@ -223,7 +300,7 @@ class Transcript(VerticalScroll, can_focus=False):
         widgets: list[Widget] = []
         views: dict[Turn, ReplyView] = {}
         for turn in turns:
-            if turn.text:
+            if turn.said:
                 widgets.append(UserMessage(turn))
             if turn.reply is not None:
                 views[turn] = ReplyView(turn.reply, self._palette)

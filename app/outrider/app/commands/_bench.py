@@ -37,14 +37,14 @@ def as_text(data: dict[str, Any]) -> str:
 
 def as_markdown(data: dict[str, Any]) -> str:
     """Everything as Markdown."""
-    parts = [f"# {_cell(head(data))}"]
+    parts = [f"# {render.markdown_cell(head(data))}"]
     for section in sections(data):
         if section.head:
             rule = " | ".join("---:" if column in section.right else "---" for column in range(len(section.head)))
-            rows = [f"| {' | '.join(map(_cell, row))} |" for row in section.rows]
+            rows = [f"| {' | '.join(map(render.markdown_cell, row))} |" for row in section.rows]
             table = "\n".join([f"| {' | '.join(section.head)} |", f"| {rule} |", *rows])
         else:
-            table = "\n".join(f"- {_cell(name)}: {_cell(value)}" for name, value in _two(section))
+            table = "\n".join(f"- {render.markdown_cell(name)}: {render.markdown_cell(value)}" for name, value in _two(section))
         parts += filter(None, (f"## {section.title}" if section.title else "", table, section.note))
     return "\n\n".join(parts) + "\n"
 
@@ -236,11 +236,3 @@ def _steady(noise: dict[str, Any]) -> str:
 
 def _two(section: Section) -> list[tuple[str, str]]:
     return [(row[0], row[1]) for row in section.rows]
-
-
-def _cell(text: str) -> str:
-    """Text that cannot end a cell or begin markup."""
-    clean = render.printable(text).replace("\n", " ")
-    for sign in "\\|`*_<":
-        clean = clean.replace(sign, f"\\{sign}")
-    return clean

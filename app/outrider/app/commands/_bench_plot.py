@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from typing import Any
-from xml.sax.saxutils import escape
 
-from outrider.app import render
+from outrider.app import plot
 from outrider.app.commands import _bench
 
 _WIDTH, _LEFT, _RIGHT = 760, 150, 120  # names stand left of the bars, figures right
@@ -15,9 +14,7 @@ _ROW, _BAR, _GAP, _TOP = 22, 14, 34, 78
 _MOST = 12.0  # the longest bar's ratio; one beyond it is cut and its figure tells
 _STEPS = (0.25, 0.5, 1.0, 2.0)
 
-# Hues that tell apart on white and on black, lighter ones for dark pages; every bar also has its name beside it.
-_LIGHT = ("#2563a8", "#b4560b", "#2e7d4f", "#8a3f9b", "#a8324a", "#5b6470", "#0b7a86", "#7a6a10")
-_DARK = ("#79b0ee", "#f0a35e", "#7fcf9d", "#d59be3", "#f28da0", "#b4bcc6", "#63cdd8", "#d6c25a")
+_SHAPE = ".one{stroke-dasharray:4 3}.edge,.range{fill:none}.edge{stroke-width:4px}.range{stroke-width:1.5px}"
 
 
 def svg(data: dict[str, Any]) -> str:
@@ -31,24 +28,14 @@ def svg(data: dict[str, Any]) -> str:
     body = [*_title(data), *_axis(scale, bottom)]
     for number, (category, scores) in enumerate(groups):
         top = _TOP + number * (_GAP + len(names) * _ROW)
-        body.append(_text(_LEFT, top + 20, category, "group"))
+        body.append(plot.text(_LEFT, top + 20, category, "group"))
         for row, name in enumerate(names):
-            body += _bar(scale, top + _GAP - 4 + row * _ROW, name, scores[name], row % len(_LIGHT))
+            body += _bar(scale, top + _GAP - 4 + row * _ROW, name, scores[name], row % len(plot.LIGHT))
     if not names:
-        body.append(_text(_LEFT, _TOP + 20, "No drafter was measured.", "group"))
+        body.append(plot.text(_LEFT, _TOP + 20, "No drafter was measured.", "group"))
     height = bottom + 44
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
-            f'viewBox="0 0 {_WIDTH} {height}" role="img">',
-            f"<title>{_clean('Tokens per second against plain decoding')}</title>",
-            f"<desc>{_clean(_bench.head(data))}</desc>",
-            _style(),
-            '<rect class="page" width="100%" height="100%"/>',
-            *body,
-            "</svg>\n",
-        ]
-    )
+    title = "Tokens per second against plain decoding"
+    return plot.page((_WIDTH, height), title, _bench.head(data), _SHAPE, body)
 
 
 class _Scale:
@@ -69,8 +56,8 @@ class _Scale:
 
 
 def _title(data: dict[str, Any]) -> Iterator[str]:
-    yield _text(16, 28, "Tokens per second against plain decoding", "title")
-    yield _text(16, 50, _bench.head(data), "quiet")
+    yield plot.text(16, 28, "Tokens per second against plain decoding", "title")
+    yield plot.text(16, 50, _bench.head(data), "quiet")
 
 
 def _axis(scale: _Scale, bottom: int) -> Iterator[str]:
@@ -78,13 +65,13 @@ def _axis(scale: _Scale, bottom: int) -> Iterator[str]:
         x = scale.at(ratio)
         kind = "one" if ratio == 1 else "grid"
         yield f'<line class="{kind}" x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{bottom + 8}"/>'
-        yield _text(x, bottom + 26, f"{ratio:g}×", "quiet", "middle")
+        yield plot.text(x, bottom + 26, f"{ratio:g}×", "quiet", "middle")
 
 
 def _bar(scale: _Scale, top: int, name: str, scores: dict[str, Any], colour: int) -> Iterator[str]:
     ratio, interval, middle = scores["ratio"], scores["interval"], top + _BAR / 2
     width = scale.at(ratio) - scale.at(0)
-    yield _text(_LEFT - 8, middle + 4, name, "name", "end")
+    yield plot.text(_LEFT - 8, middle + 4, name, "name", "end")
     yield f'<rect class="c{colour}" x="{_LEFT}" y="{top}" width="{width:.1f}" height="{_BAR}" rx="2"/>'
     end = scale.at(ratio)
     if interval:
@@ -94,28 +81,4 @@ def _bar(scale: _Scale, top: int, name: str, scores: dict[str, Any], colour: int
             yield f'<path class="{kind}" d="M{low:.1f} {middle}H{high:.1f}{ends}"/>'
         end = max(end, high)
     figure = f"{ratio:.2f}×" + (f"  ({_bench.between(interval)})" if interval else "")
-    yield _text(end + 8, middle + 4, figure, "figure")
-
-
-def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_clean(text)}</text>'
-
-
-def _clean(text: str) -> str:
-    return escape(render.printable(text))
-
-
-def _style() -> str:
-    def colours(hues: tuple[str, ...], ink: str, quiet: str, grid: str, page: str) -> str:
-        bars = "".join(f".c{number}{{fill:{hue}}}" for number, hue in enumerate(hues))
-        words = f"text{{fill:{ink}}}.quiet{{fill:{quiet}}}.figure,.edge{{stroke:{page}}}.page{{fill:{page}}}"
-        return f"{words}.grid{{stroke:{grid}}}.one{{stroke:{quiet}}}.range{{stroke:{ink}}}{bars}"
-
-    light = colours(_LIGHT, "#1b1f24", "#57606a", "#d0d7de", "#ffffff")
-    dark = colours(_DARK, "#e6edf3", "#9198a1", "#3d444d", "#0d1117")
-    shape = (
-        "text{font:12px system-ui,sans-serif}.title{font-size:16px;font-weight:600}.group{font-weight:600}"
-        ".figure{paint-order:stroke;stroke-width:3px}.one{stroke-dasharray:4 3}.edge,.range{fill:none}"
-        ".edge{stroke-width:4px}.range{stroke-width:1.5px}"
-    )
-    return f"<style>{shape}{light}@media(prefers-color-scheme:dark){{{dark}}}</style>"
+    yield plot.text(end + 8, middle + 4, figure, "figure")

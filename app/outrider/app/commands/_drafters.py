@@ -10,7 +10,7 @@ from typing import Any
 from outrider.app import render
 from outrider.core.protocol import DrafterRow, KnownDrafter
 
-_FITS = {
+FITS = {
     "exact": "made for it",
     "family": "same family",
     "any": "any model",
@@ -33,10 +33,10 @@ _HEAD = ("NAME", "FIT", "USABLE", "MEMORY", "WEIGHTS")
 def table(rows: Sequence[DrafterRow], width: int | None = None) -> str:
     """One line for each drafter; within `width` columns the reasons go below, if they do not fit beside."""
     reasons = [render.printable(_why(row)).replace("\n", " ") for row in rows]
-    text = render.table((*_HEAD, "WHY"), [(*_cells(row), _why(row)) for row in rows], right=(3,))
+    text = render.table((*_HEAD, "WHY"), [(*cells(row), _why(row)) for row in rows], right=(3,))
     if width is None or max(render.cells(line) for line in text.split("\n")) <= width:
         return text
-    head, *lines = render.table(_HEAD, map(_cells, rows), right=(3,)).split("\n")
+    head, *lines = render.table(_HEAD, map(cells, rows), right=(3,)).split("\n")
     folded = [
         textwrap.fill(reason, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
         for reason in reasons
@@ -49,9 +49,10 @@ def _why(row: DrafterRow) -> str:
     return f"{row.reason}; measured here: {row.choice}" if row.choice else row.reason
 
 
-def _cells(row: DrafterRow) -> tuple[str, ...]:
+def cells(row: DrafterRow) -> tuple[str, ...]:
+    """A line of the list: name, fit, usable, memory, weights."""
     size = render.size(row.nbytes) if row.nbytes else "none" if row.usable else ""
-    return row.name, _FITS[row.fit], "yes" if row.usable else "no", size, _where(row)
+    return row.name, FITS[row.fit], "yes" if row.usable else "no", size, _where(row)
 
 
 def published(rows: Sequence[DrafterRow]) -> str:
@@ -66,7 +67,7 @@ def shown(row: DrafterRow, model: str) -> str:
     """One drafter with everything that is known of it."""
     facts = [
         ("name", row.name),
-        ("fit", f"{_FITS[row.fit]}: {row.reason}"),
+        ("fit", f"{FITS[row.fit]}: {row.reason}"),
         ("usable", "yes" if row.usable else "no"),
         ("memory", render.size(row.nbytes) if row.nbytes else "none" if row.usable else "not known"),
         ("weights", _where(row) + (f": {row.weights}" if row.weights else "")),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from outrider.app import render
+from outrider.app import names, render
 from outrider.app.store.chats import Store
 from outrider.app.store.problems import StoreError
 from outrider.app.store.records import Hit, Row, Whole, short
@@ -87,7 +87,7 @@ def search_chats(words: tuple[str, ...], limit: int, as_json: bool) -> None:
 
 
 @chats.command("show", epilog="Example: outrider chats show last")
-@click.argument("chat", default="last", metavar="[ID]")
+@click.argument("chat", default="last", metavar="[ID]", shell_complete=names.complete_chat)
 @click.option("--marks", is_flag=True, help="Underline the words that were drafted and accepted.")
 @_JSON
 def show_chat(chat: str, marks: bool, as_json: bool) -> None:
@@ -101,7 +101,7 @@ def show_chat(chat: str, marks: bool, as_json: bool) -> None:
 
 
 @chats.command("export", epilog="Example: outrider chats export last --output chat.svg")
-@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=names.complete_chat)
 @click.option("--all", "-a", "everything", is_flag=True, help="Every chat.")
 @click.option("--format", "-f", type=click.Choice(FORMATS), help="By default the ending of the file, else md.")
 @click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Else stdout.")
@@ -168,7 +168,7 @@ def import_chats(files: tuple[Path, ...], as_json: bool) -> None:
 
 
 @chats.command("rm", epilog="Example: outrider chats rm 4k2p9wxz --yes")
-@click.argument("ids", nargs=-1, metavar="ID...")
+@click.argument("ids", nargs=-1, metavar="ID...", shell_complete=names.complete_chat)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask first.")
 @click.option("--undo", is_flag=True, help="Bring back what was deleted last.")
 @_JSON

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import click
 
 from outrider.app import render
 from outrider.app.config import FIELDS, Asked, Fault, Settings
-from outrider.app.config.edit import CannotEdit, replace, with_value, without
-from outrider.app.config.fields import PERSONA, PRESET, Field, nearest
-from outrider.app.config.read import Unreadable, config_file, parsed, read, text_of
+from outrider.app.config.change import put, take_out
+from outrider.app.config.edit import CannotEdit, replace
+from outrider.app.config.fields import BUNDLES, Field, bundled, nearest
+from outrider.app.config.read import Unreadable, config_file, read, text_of
 from outrider.app.config.toml import key as dotted
 from outrider.app.config.toml import path_of, written
+from outrider.app.editor import editor
 
 _EPILOG = """\b
 Examples:
@@ -24,13 +25,14 @@ Examples:
   outrider config show                             what holds, and where it comes from
   outrider config set sampling.temperature 0.3
   outrider config set personas.brief.system "Answer in one sentence."
+  outrider config set models.starter.temperature 0.5
   outrider config set keys.bind.new ctrl+n alt+n
   outrider config unset sampling.temperature
   outrider config edit                             in your editor, and checked afterwards
 
 \b
-The strongest wins: an option of the command line, a variable such as OUTRIDER_LOOK_THEME, the persona, presets for the
-model, the file, what was last used in the chat, the default."""
+The strongest wins: an option of the command line, a variable such as OUTRIDER_LOOK_THEME, the persona, the model's own
+section, presets for it, the file, what was last used in the chat, the default."""
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
@@ -64,15 +66,14 @@ def init(force: bool) -> None:
         kept = file.with_name(f"{file.name}.old")
         replace(kept, text_of(file))
         render.say(f"The old file is {kept}.")
-    replace(file, _template())
+    replace(file, _fresh())
     click.echo(str(file))
 
 
-def _template() -> str:
-    from outrider.app.chat.keymap import build, own_keys
-    from outrider.app.config.template import template
+def _fresh() -> str:
+    from outrider.app.chat.settings import fresh_file
 
-    return template({action.id: own_keys(action) for action in build("default", {}).actions})
+    return fresh_file()
 
 
 # ------------------------------------------------------------------------------------------------ show
@@ -177,23 +178,20 @@ def _tell(faults: list[Fault]) -> None:
 def set_value(key: str, value: tuple[str, ...]) -> None:
     """Set KEY to VALUE in the file. Comments and everything else stay as they are.
 
-    KEY is a name of `outrider config show`, or personas.NAME.KEY, presets."PATTERN".KEY, keys.bind.ACTION. VALUE is a text,
-    or TOML such as 0.3, true or ["a", "b"].
+    KEY is a name of `outrider config show`, or personas.NAME.KEY, models."NAME".KEY, presets."PATTERN".KEY, keys.bind.ACTION.
+    VALUE is a text, or TOML such as 0.3, true or ["a", "b"].
     """
     path, field = _field(key)
     made = _keys_for(path[-1], value) if field is None else _read(key, field, value)
     file = config_file()
     try:
-        text = text_of(file) or _template()
-        parsed(text, file.name)
-        text = with_value(text, path, made)
+        put(file, path, made, _fresh())
     except Unreadable as error:
         raise render.Failure(
             f"{error.fault.where}: {error.fault.text}", "Mend that first: outrider config edit"
         ) from None
     except CannotEdit as error:
         raise render.Failure(str(error), "Change it by hand: outrider config edit") from None
-    replace(file, text)
     click.echo(render.printable(f"{dotted(*path)} = {written(made)}"))
     after = read(file)
     _tell([fault for fault in after.faults if fault.line == after.lines.of(*path)])
@@ -206,19 +204,16 @@ def unset(key: str) -> None:
     path, _ = _field(key)
     file = config_file()
     try:
-        text = text_of(file)
-        parsed(text, file.name)
-        changed = without(text, path)
+        there = take_out(file, path)
     except Unreadable as error:
         raise render.Failure(
             f"{error.fault.where}: {error.fault.text}", "Mend that first: outrider config edit"
         ) from None
     except CannotEdit as error:
         raise render.Failure(str(error), "Change it by hand: outrider config edit") from None
-    if changed == text:
+    if not there:
         render.say(f"{key} is not set in {file}.")
         return
-    replace(file, changed)
     click.echo(f"{dotted(*path)} is commented out.")
 
 
@@ -232,8 +227,8 @@ def _field(key: str) -> tuple[tuple[str, ...], Field | None]:
         return path, FIELDS[name]
     if path[:2] == ("keys", "bind") and len(path) == 3:
         return path, None
-    if path[0] in ("personas", "presets") and len(path) == 3:
-        known = PERSONA if path[0] == "personas" else PRESET
+    if path[0] in BUNDLES and len(path) == 3:
+        known = bundled(path[0])
         if path[2] in known:
             return path, known[path[2]]
         hint = nearest(path[2], known) or f"There are {', '.join(known)}."
@@ -265,23 +260,24 @@ def edit() -> None:
     """Open the file in $VISUAL or $EDITOR, and check it afterwards."""
     file = config_file()
     if not file.exists():
-        replace(file, _template())
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or _some_editor()
-    try:
-        code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode
-    except (OSError, ValueError) as error:
-        raise render.Failure(f"The editor {editor} could not be started: {error}.", f"The file is {file}.") from error
+        replace(file, _fresh())
+    code = _opened(file)
     faults = _faults(Asked().settle())
     _tell(faults)
     if code or faults:
         raise click.exceptions.Exit(1)
 
 
-def _some_editor() -> str:
-    for name in ("nano", "vim", "vi", "notepad"):
-        if shutil.which(name):
-            return name
-    raise render.Failure("There is no editor here.", f"Set EDITOR, or change {config_file()} with another program.")
+def _opened(file: Path) -> int:
+    """The editor's exit code."""
+    try:
+        words = editor()
+        if not words:
+            raise render.Failure("There is no editor here.", f"Set EDITOR, or change {file} with another program.")
+        return subprocess.run([*words, str(file)], check=False).returncode
+    except (OSError, ValueError) as error:
+        told = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+        raise render.Failure(f"The editor {told} could not be started: {error}.", f"The file is {file}.") from error
 
 
 @config.command(epilog="Example: outrider config schema > outrider.schema.json")

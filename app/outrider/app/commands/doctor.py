@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from outrider.app.commands._engine import Session
 
 _MEND = "outrider config edit"
-_KITTY_KEYS = ("kitty", "ghostty", "wezterm", "foot", "iterm", "alacritty")
 
 
 @click.command(epilog="Example: outrider doctor --json")
@@ -57,6 +56,7 @@ def _app_findings(environ: Mapping[str, str]) -> list[Finding]:
     checks: list[Callable[[], list[Finding]]] = [
         _versions,
         lambda: _terminal(environ),
+        lambda: _pace(environ),
         lambda: _colours(environ),
         _folders,
         _installers,
@@ -88,11 +88,31 @@ def _terminal(environ: Mapping[str, str]) -> list[Finding]:
     if "utf" not in (sys.stdout.encoding or "").lower():
         text = f"The terminal's encoding is {sys.stdout.encoding}; letters may come out wrong."
         found.append(Finding("note", "unicode", text, "Set LANG to a UTF-8 locale, e.g. export LANG=C.UTF-8"))
-    name = f"{environ.get('TERM', '')} {environ.get('TERM_PROGRAM', '')}".lower()
-    if not any(word in name for word in _KITTY_KEYS):
+    return [*found, *_keyboard(environ)]
+
+
+def _keyboard(environ: Mapping[str, str]) -> list[Finding]:
+    """Keys that may not arrive."""
+    from outrider.app.chat.keymap import keymap
+    from outrider.app.chat.terminal import kept, tells_shift_enter
+
+    keys = [key for action in keymap(Asked(sections=("keys",)).settle()).actions for key in action.keys]
+    found = []
+    if missing := kept(keys, environ):
+        owners = ", ".join(dict.fromkeys(why.partition(":")[0] for why in missing.values()))
+        text = f"{owners} may keep {len(missing)} of the chat's keys."
+        found.append(Finding("note", "keys", text, "`outrider keys` names them and what does the same."))
+    if not tells_shift_enter(environ):
         text = "This terminal may not tell Shift+Enter from Enter."
         found.append(Finding("note", "keys", text, "In the chat ctrl+j makes a new line."))
     return found
+
+
+def _pace(environ: Mapping[str, str]) -> list[Finding]:
+    """How the chat is painted."""
+    from outrider.app.chat.terminal import profile
+
+    return [Finding("ok", "painting", profile(Asked(sections=("look",)).settle().config.look, environ).words)]
 
 
 def _colours(environ: Mapping[str, str]) -> list[Finding]:
@@ -100,7 +120,8 @@ def _colours(environ: Mapping[str, str]) -> list[Finding]:
     if environ.get("NO_COLOR"):
         return [Finding("ok", "colours", "NO_COLOR is set; accepted words are underlined instead of tinted.")]
     if term == "dumb":
-        return [Finding("note", "colours", "TERM is dumb: no colours, no chat screen.", "Use `outrider run` here.")]
+        text = "TERM is dumb: no colours and no screen; the chat comes in plain lines."
+        return [Finding("note", "colours", text, "Set TERM to what the terminal is, if it can do more.")]
     if environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
         return [Finding("ok", "colours", "16 million")]
     return [Finding("ok", "colours", "256" if "256color" in term else "16; COLORTERM=truecolor would give more")]

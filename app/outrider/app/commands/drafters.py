@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outrider.app import render
+from outrider.app import names, render
 from outrider.app.commands import _drafters, _prompts
 from outrider.app.options import configured_model, drafter_option
 from outrider.core import protocol
@@ -69,7 +69,7 @@ def list_drafters(model: str, drafter_weights: str | None, as_json: bool) -> Non
 
 
 @drafters.command(epilog=_EPILOG)
-@click.argument("name")
+@click.argument("name", shell_complete=names.complete_method)
 @_model
 @_weights
 @_json
@@ -88,7 +88,7 @@ def show(name: str, model: str, drafter_weights: str | None, as_json: bool) -> N
 
 
 @drafters.command(epilog=_EPILOG)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=names.complete_method)
 @_model
 @_weights
 @drafter_option

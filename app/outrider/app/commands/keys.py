@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +21,8 @@ Examples:
   outrider keys
   outrider keys --preset vim
   outrider keys --json
-  outrider keys --press                            what your terminal makes of a key
+  outrider keys --press                            what your terminal makes of a key, and which keys never came
+  outrider keys --markdown                         the table of the documentation
   outrider config set keys.preset no-fkeys         use it from now on
   outrider config set keys.bind.new alt+n          a key of your own"""
 
@@ -28,22 +31,48 @@ Examples:
 @click.option("--preset", type=click.Choice(_PRESETS), help="Show a preset alone, without your own keys.")
 @click.option("--press", is_flag=True, help="Show the name and the use of every key that you press.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def keys(preset: str | None, press: bool, as_json: bool) -> None:
+@click.option("--markdown", is_flag=True, help="Print all presets as a page of Markdown.")
+def keys(preset: str | None, press: bool, as_json: bool, markdown: bool) -> None:
     """Keys of the chat: every action with its keys, its letters and its slash command.
 
     LEADER is the letter after ctrl+o, REPLY one that works while a reply has the focus. The ACTION's name is what
-    keys.bind in the settings wants.
+    keys.bind in the settings wants. Keys that this terminal may keep for itself are named below the table.
     """
-    from outrider.app.chat.actions import PROMPT_KEYS
-    from outrider.app.chat.keymap import build, keymap, risky, shown
+    from outrider.app.chat.keymap import build, keymap, shown
 
+    if markdown:
+        from outrider.app.chat.keypage import page
+
+        click.echo(page(), nl=False)
+        return
     found = build(preset, {}) if preset else keymap(Asked(sections=("keys",)).settle())
     for fault in found.faults:
         render.say(f"Warning: {fault}")
     if press:
         _press(found)
         return
-    rows = [
+    rows = _rows(found, os.environ)
+    if as_json:
+        render.echo_json(rows)
+        return
+    from outrider.app.chat.actions import PROMPT_KEYS
+
+    lines = [_line(row, shown) for row in rows]
+    click.echo(render.table(("ACTION", "KEYS", "REPLY", "LEADER", "COMMAND", "WHAT IT DOES"), lines))
+    click.echo("\nIn the prompt:")
+    click.echo(render.pairs(PROMPT_KEYS))
+    for line in _limits(rows, os.environ):
+        click.echo(line)
+    risky = [shown(name) for row in rows for name in row["risky"]]
+    if risky:
+        render.say(f"Note: Some terminals do not send {', '.join(risky)}.")
+
+
+def _rows(found: Keymap, environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    from outrider.app.chat.keymap import risky
+    from outrider.app.chat.terminal import kept
+
+    return [
         {
             "action": action.id,
             "title": action.title,
@@ -53,19 +82,39 @@ def keys(preset: str | None, press: bool, as_json: bool) -> None:
             "leader": action.leader,
             "slash": f"/{action.slash} {action.argument}".rstrip() if action.slash else "",
             "risky": [name for name in action.keys if risky(name)],
+            "kept": kept(action.keys, environ),
             "help": action.help,
         }
         for action in found.actions
     ]
-    if as_json:
-        render.echo_json(rows)
-        return
-    lines = [_line(row, shown) for row in rows]
-    click.echo(render.table(("ACTION", "KEYS", "REPLY", "LEADER", "COMMAND", "WHAT IT DOES"), lines))
-    click.echo("\nIn the prompt: " + "; ".join(f"{names}: {words}" for names, words in PROMPT_KEYS) + ".")
-    kept = [shown(name) for row in rows for name in row["risky"]]
-    if kept:
-        render.say(f"Note: Some terminals do not send {', '.join(kept)}.")
+
+
+def _limits(rows: list[dict[str, Any]], environ: Mapping[str, str]) -> Iterable[str]:
+    """What may not arrive in this terminal, and what does the same."""
+    from outrider.app.chat.keymap import shown
+    from outrider.app.chat.terminal import keepers, tells_shift_enter
+
+    if here := [keeper.name for keeper in keepers(environ)]:
+        yield f"\nThis is {' in '.join(here)}."
+    lines = [
+        (shown(name), row["title"], why, _otherwise(row, shown)) for row in rows for name, why in row["kept"].items()
+    ]
+    if lines:
+        yield "Keys that may not arrive here:"
+        yield render.table(("KEY", "ACTION", "KEPT BY", "THE SAME"), lines)
+    elif here:
+        yield "It keeps none of these keys."
+    if not tells_shift_enter(environ):
+        yield "\nshift+enter may be the same as enter here; ctrl+j makes a new line."
+    yield "`outrider keys --press` shows what really arrives."
+
+
+def _otherwise(row: dict[str, Any], shown: Any) -> str:
+    """The other ways to an action."""
+    ways = [shown(name) for name in row["keys"] if name not in row["kept"]]
+    ways += [f"ctrl+o {row['leader']}"] if row["leader"] else []
+    ways += [row["slash"].partition(" ")[0]] if row["slash"] else []
+    return ", ".join(ways)
 
 
 def _press(found: Keymap) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outrider.app import render
+from outrider.app import names, render
 from outrider.app.commands import _catalogue
 from outrider.app.options import loading_options
 from outrider.core import protocol
@@ -25,7 +25,7 @@ Examples:
 
 _INTERRUPTED = 130  # exit status after Ctrl-C
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-_NAME = click.argument("name")
+_NAME = click.argument("name", shell_complete=names.complete_model)
 
 
 @click.group(epilog=_EPILOG)

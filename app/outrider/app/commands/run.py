@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import textwrap
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -19,14 +22,21 @@ if TYPE_CHECKING:
     from outrider.app.commands._engine import Session
     from outrider.app.progress import ProgressLine
 
+_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[^`]*$")
 _EPILOG = """\b
 Examples:
   outrider run "Why is the sky blue?"
   outrider run --temperature 0 --max-tokens 32 --json "What is the capital of France?"
   outrider run "Summarise this:" < notes.txt       the file is appended to the prompt
   git diff | outrider run "Write a commit message."
+  outrider run -f src/main.py "What does this do?"  text files, as many as you like
+  outrider run -x "A shell loop over all PNGs" > loop.sh
   outrider run --raw "Once upon a time"            no chat template, just more text
-  outrider run --drafter prompt_lookup --stats "…" tokens per pass and speed on stderr"""
+  outrider run --drafter prompt_lookup --stats "…" tokens per pass and speed on stderr
+
+\b
+In a terminal the answer is rendered as Markdown; a pipe or file gets it as it was written.
+Exit codes: 0 done · 1 failed, or -x found no code · 2 wrong usage · 130 interrupted"""
 
 
 @click.command(epilog=_EPILOG)
@@ -37,6 +47,9 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with text, tokens and figures.")
 @click.option("--stats", is_flag=True, help="Print one line of figures to stderr afterwards.")
 @click.option("--marks", is_flag=True, help="Colour the words that were drafted and accepted.")
+@click.option("--file", "-f", "files", multiple=True, type=click.Path(), help="Send a text file along; repeatable.")
+@click.option("--extract", "-x", "code", is_flag=True, help="Print the first code block of the answer alone.")
+@click.option("--no-stream", is_flag=True, help="Print the answer when it is complete.")
 def run(
     options: EngineOptions,
     think: bool | None,
@@ -45,6 +58,9 @@ def run(
     as_json: bool,
     stats: bool,
     marks: bool,
+    files: tuple[str, ...],
+    code: bool,
+    no_stream: bool,
 ) -> None:
     """Answer PROMPT on stdout and end.
 
@@ -54,16 +70,20 @@ def run(
     """
     if marks and as_json:
         raise render.WrongUsage("--marks and --json exclude each other.", "The marks are in the JSON, under kinds.")
+    if code and (marks or as_json):
+        raise render.WrongUsage("-x goes with neither --marks nor --json.", "It prints code and nothing else.")
+    if raw and files:
+        raise render.WrongUsage("--file needs the chat template that --raw leaves out.", "Pipe the file in instead.")
     if raw and options.typed("chat.system"):
         raise render.WrongUsage("--system needs the chat template that --raw leaves out.", "Put it into the prompt.")
     if raw and options.typed("chat.think"):
         raise render.WrongUsage(
             "--think and --no-think need the chat template that --raw leaves out.", "Leave one of them out."
         )
-    text = _read_prompt(prompt, raw=raw)
+    text = _with_files(_read_prompt(prompt, raw=raw, needed=not files), files)
     from outrider.app.commands import _engine
 
-    output = _Output(as_json=as_json, stats=stats, marks=marks)
+    output = _Output(as_json=as_json, stats=stats, marks=marks, code=code, stream=not no_stream)
     thinking = None if raw else think
     _engine.with_engine(partial(_answer, options=options, text=text, raw=raw, think=thinking, output=output))
 
@@ -73,9 +93,22 @@ class _Output:
     as_json: bool
     stats: bool
     marks: bool
+    code: bool
+    stream: bool
 
 
-def _read_prompt(words: tuple[str, ...], *, raw: bool) -> str:
+def _with_files(text: str, names: tuple[str, ...]) -> str:
+    if not names:
+        return text
+    from outrider.app.chat.input.attach import Refused, read_file, with_attachments
+
+    try:
+        return with_attachments(text, [read_file(Path(name).expanduser()) for name in names])
+    except Refused as error:
+        raise render.WrongUsage(error.message, error.hint) from error
+
+
+def _read_prompt(words: tuple[str, ...], *, raw: bool, needed: bool) -> str:
     if len(words) > 1:
         raise render.WrongUsage(
             f"PROMPT is one argument, but there are {len(words)}.",
@@ -86,7 +119,7 @@ def _read_prompt(words: tuple[str, ...], *, raw: bool) -> str:
         piped = sys.stdin.buffer.read().decode("utf-8-sig", "replace")
         parts.append(piped if raw else piped.rstrip("\r\n"))
     text = "\n\n".join(part for part in parts if part.strip())
-    if not text:
+    if not text and needed:
         raise render.WrongUsage(
             "There is no prompt.", 'Give one, as in outrider run "Why is the sky blue?", or pipe text in.'
         )
@@ -98,11 +131,20 @@ class _Display:
 
     def __init__(self, progress: ProgressLine, output: _Output) -> None:
         mark = _mark(output.marks)
+        quiet = output.as_json or output.code
         self._progress = progress
-        self._answer = None if output.as_json else render.stdout_writer(mark)
-        self._thought = None if output.as_json else render.thought_writer(mark)
+        self._answer = None if quiet else render.stdout_writer(mark)
+        self._thought = None if quiet else render.thought_writer(mark)
         self._thinking = False
         self._thoughts = 0  # tokens
+        self._stream = output.stream
+        self._held: list[protocol.Token] = []
+        self._code = Code() if output.code else None
+
+    @property
+    def enough(self) -> bool:
+        """Whether nothing that is still to come would be shown."""
+        return self._code is not None and self._code.closed
 
     def step(self, step: protocol.Step) -> None:
         """Show what one pass brought."""
@@ -118,8 +160,11 @@ class _Display:
             if self._thought:
                 self._thought.rest(report.thinking)
             self.end()
+        self._release()
         if self._answer:
             self._answer.rest(report.text)
+        if self._code is not None:
+            self._code.add(report.text[self._code.taken :])
 
     def end(self) -> None:
         """Leave nothing half written."""
@@ -127,8 +172,13 @@ class _Display:
         if self._thought:
             self._thought.end(blank=True)
         self._thinking = False
+        self._release()
         if self._answer:
             self._answer.end()
+
+    def code(self) -> str | None:
+        """The first code block, None if there is none."""
+        return None if self._code is None else self._code.text
 
     def _think(self, tokens: list[protocol.Token]) -> None:
         if not self._thinking and self._answer:
@@ -139,15 +189,70 @@ class _Display:
             self._progress.clear()
             self._thought.tokens(tokens)
         else:
-            count = protocol.Progress(request=0, phase="thinking", done=self._thoughts, unit="tokens")
-            self._progress.update(count)
+            self._count("thinking", self._thoughts)
 
     def _say(self, tokens: list[protocol.Token]) -> None:
         if self._thinking:
             self.end()
+        if self._code is not None:
+            self._code.add("".join(token.text for token in tokens))
+        if self._code is not None or not self._stream:
+            self._held += tokens
+            self._count("writing", len(self._held))
+            return
         self._progress.clear()
         if self._answer:
             self._answer.tokens(tokens)
+
+    def _count(self, phase: str, tokens: int) -> None:
+        self._progress.update(protocol.Progress(request=0, phase=phase, done=tokens, unit="tokens"))
+
+    def _release(self) -> None:
+        """Write what was held until the answer is complete."""
+        held, self._held = self._held, []
+        if held:
+            self._progress.clear()
+        if held and self._answer:
+            self._answer.tokens(held)
+
+
+class Code:
+    """The first code block of a text that comes piece by piece."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        """Characters so far."""
+        self.closed = False
+        self._open = ""
+        self._fence: re.Match[str] | None = None
+        self._lines: list[str] = []
+
+    @property
+    def text(self) -> str | None:
+        """The code, as far as it has come; None if none has begun."""
+        if self._fence is None:
+            return None
+        rest = [] if self.closed or not self._open else [self._open]
+        return textwrap.dedent("".join(line + "\n" for line in [*self._lines, *rest]))
+
+    def add(self, text: str) -> None:
+        """Take more of the text."""
+        self.taken += len(text)
+        *lines, self._open = (self._open + text).split("\n")
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: str) -> None:
+        if self.closed:
+            return
+        if self._fence is None:
+            self._fence = _FENCE.match(line)
+            return
+        fence, bare = self._fence[1], line.strip()
+        if len(bare) >= len(fence) and not bare.strip(fence[0]):
+            self.closed = True
+        else:
+            self._lines.append(line)
 
 
 async def _answer(
@@ -164,6 +269,7 @@ async def _answer(
         think=think,
     )
     display = _Display(session.progress, output)
+    enough = False
     report: protocol.Report | None = None
     session.starting()
     try:
@@ -171,6 +277,9 @@ async def _answer(
             if isinstance(event, protocol.Step):
                 session.cancel_first(request.id)
                 display.step(event)
+                if display.enough and not enough:
+                    enough = True
+                    session.client.send(protocol.Cancel(id=session.client.number(), request=request.id))
             elif isinstance(event, protocol.Done):
                 report = event.report
                 display.done(report)
@@ -179,6 +288,8 @@ async def _answer(
     finally:
         display.end()
     assert report is not None  # the stream ends with Done or raises
+    if output.code:
+        _print_code(display.code(), stopped=session.stopped)
     if output.as_json:
         render.echo_json(report, pretty=False)
     if output.stats:
@@ -187,6 +298,14 @@ async def _answer(
         raise render.Failure("The answer broke off.", f"{paths.engine_log()} may say why.")
     if report.thinking and not report.text and not session.stopped:
         render.say("The model thought, but gave no answer.", "Allow more --max-tokens, or ask with --no-think.")
+
+
+def _print_code(code: str | None, *, stopped: int) -> None:
+    if code is None:
+        if stopped:
+            return
+        raise render.Failure("The answer has no code block.", "Without -x it is printed as it is.")
+    click.echo(render.printable(code) if render.is_terminal(sys.stdout) else code, nl=False)
 
 
 def _messages(system: str | None, text: str) -> list[protocol.Message]:

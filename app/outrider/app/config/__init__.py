@@ -1,4 +1,5 @@
-"""Settings of a person: one TOML file, environment variables, personas, and presets for models.
+"""Settings of a person: one TOML file, environment variables, personas, presets for models and sections
+of single ones.
 
 `Asked` is what a command line asked for; `Asked.settle` lays everything else under it and says of every value where it
 comes from. Nothing here raises for what a file holds: what is wrong becomes a `Fault` with its line, and the default holds.

@@ -14,6 +14,7 @@ from outrider.app.config.schema import BUNDLED, DEFAULT, Config
 from outrider.core import protocol
 
 Path = tuple[str, ...]
+BUNDLES = ("personas", "presets", "models")  # sections of sections: sets of values with a name
 _ENV = {"folders.models": "OUTRIDER_MODELS", "folders.builds": "OUTRIDER_BUILDS"}  # the engine reads these itself
 _WORDS = {
     bool: "true or false",
@@ -60,6 +61,16 @@ class Field:
     def choices(self) -> list[str]:
         """The words that a value may be, but `default` where that leaves it open."""
         return [word for word in _choices(self.type) if not (self.unset and word == DEFAULT)]
+
+    @property
+    def closed(self) -> bool:
+        """Whether it can be nothing but one of its choices."""
+        return _plain(self.type) is None
+
+    @property
+    def switch(self) -> bool:
+        """Whether it is on or off."""
+        return _plain(self.type) is bool
 
     @property
     def words(self) -> str:
@@ -187,7 +198,7 @@ def _range(metas: list[msgspec.Meta]) -> str:
 
 def _walk() -> Iterable[Field]:
     for section in msgspec.structs.fields(Config):
-        if section.name in ("personas", "presets"):
+        if section.name in BUNDLES:
             continue
         for field in msgspec.structs.fields(section.type):
             notes = next(meta for meta in reversed(_metas(field.type)) if meta.description)
@@ -205,10 +216,15 @@ def _walk() -> Iterable[Field]:
 
 FIELDS: dict[str, Field] = {field.path: field for field in _walk()}
 SECTIONS: dict[str, type[msgspec.Struct]] = {
-    field.name: field.type for field in msgspec.structs.fields(Config) if field.name not in ("personas", "presets")
+    field.name: field.type for field in msgspec.structs.fields(Config) if field.name not in BUNDLES
 }
 _BUNDLED = {name for name, kind in SECTIONS.items() if kind in BUNDLED}
 PERSONA: dict[str, Field] = {
     field.name: field for field in FIELDS.values() if field.section in _BUNDLED and field.name != "persona"
 }
 PRESET: dict[str, Field] = {name: field for name, field in PERSONA.items() if name != "model"}
+
+
+def bundled(kind: str) -> dict[str, Field]:
+    """What a section of `personas`, `presets` or `models` may set, by the last part of its name."""
+    return PERSONA if kind == "personas" else PRESET

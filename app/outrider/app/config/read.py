@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from outrider.app.config.fields import FIELDS, PERSONA, PRESET, SECTIONS, Fault, Field, nearest, shown
+from outrider.app.config.fields import BUNDLES, FIELDS, SECTIONS, Fault, Field, bundled, nearest, shown
 from outrider.app.config.toml import Lines, key, mistake
 from outrider.core import paths
 
 NAME = "config.toml"
+_EXAMPLES = {"personas": "brief", "presets": "*qwen*", "models": "starter"}
 _LIMIT = 1 << 20  # bytes; a file of settings is never so long
-_BUNDLES = ("personas", "presets")
 
 
 def config_file() -> Path:
@@ -42,6 +42,8 @@ class File:
     personas: dict[str, dict[str, Any]] = field(default_factory=dict)
     presets: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By pattern, in the order of the file."""
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By name."""
     faults: list[Fault] = field(default_factory=list)
 
     @cached_property
@@ -101,7 +103,7 @@ def read(path: Path | None = None) -> File:
     for name, table in tables.items():
         if name in SECTIONS:
             _section(file, name, table)
-        elif name in _BUNDLES:
+        elif name in BUNDLES:
             _bundles(file, name, table)
         else:
             _unknown_section(file, name)
@@ -111,8 +113,8 @@ def read(path: Path | None = None) -> File:
 
 def _unknown_section(file: File, name: str) -> None:
     homes = [path for path, one in FIELDS.items() if one.name == name]
-    hint = f"It belongs into [{homes[0].partition('.')[0]}]." if homes else nearest(name, [*SECTIONS, *_BUNDLES])
-    file.blame((name,), "is no section.", hint or f"There are {', '.join([*SECTIONS, *_BUNDLES])}.")
+    hint = f"It belongs into [{homes[0].partition('.')[0]}]." if homes else nearest(name, [*SECTIONS, *BUNDLES])
+    file.blame((name,), "is no section.", hint or f"There are {', '.join([*SECTIONS, *BUNDLES])}.")
 
 
 def _section(file: File, section: str, table: Any) -> None:
@@ -143,10 +145,10 @@ def _bind(file: File, table: Any) -> dict[str, list[str]]:
 
 def _bundles(file: File, kind: str, table: Any) -> None:
     if not isinstance(table, Mapping):
-        file.blame((kind,), f"must be sections, as in [{kind}.{'brief' if kind == 'personas' else key('*qwen*')}].")
+        file.blame((kind,), f"must be sections, as in [{key(kind, _EXAMPLES[kind])}].")
         return
-    known = PERSONA if kind == "personas" else PRESET
-    into = file.personas if kind == "personas" else file.presets
+    known = bundled(kind)
+    into: dict[str, dict[str, Any]] = getattr(file, kind)
     for name, values in table.items():
         if isinstance(values, Mapping):
             into[name] = _checked(file, (kind, name), values, known)

@@ -10,7 +10,7 @@ from outrider.app.config.edit import replace
 from outrider.app.config.fields import FIELDS
 from outrider.core import paths
 
-REMEMBERED = ("look.theme", "look.marks")
+REMEMBERED = ("look.theme", "look.marks", "look.stats")
 
 
 def _path() -> Path:
@@ -36,3 +36,10 @@ def last() -> dict[str, Any]:
 def remember(path: str, value: Any) -> None:
     """Note a value for the next start. Raises OSError."""
     replace(_path(), json.dumps({**last(), path: value}, indent=1) + "\n")
+
+
+def forget(path: str) -> None:
+    """Leave a value to the file and the default again. Raises OSError."""
+    known = last()
+    if known.pop(path, None) is not None:
+        replace(_path(), json.dumps(known, indent=1) + "\n")

@@ -41,8 +41,25 @@ class Look(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
 
     theme: Annotated[Theme, Meta(description="Colours; auto follows the terminal's background.")] = "auto"
     marks: Annotated[
-        Literal["accepted", "off"], Meta(description="Which words are marked: those a drafter guessed, or none.")
+        Literal["accepted", "passes", "corrections", "confidence", "off"],
+        Meta(
+            description="What is marked in replies: the words that a drafter guessed, each pass of the model, the words "
+            "where a guess was wrong, or those that were unlikely."
+        ),
     ] = "accepted"
+    gutter: Annotated[
+        bool, Meta(description="Beside each line of a reply, how much of it was guessed; not below 80 columns.")
+    ] = True
+    stats: Annotated[
+        Literal["chip", "strip", "panel"],
+        Meta(description="Figures of drafting: in the status line alone, as a strip above the prompt, or as a panel."),
+    ] = "chip"
+    details: Annotated[
+        bool,
+        Meta(
+            description="Ask for what stood behind each token of every reply, for the inspector; costs a little speed."
+        ),
+    ] = False
     width: Annotated[
         Annotated[int, Meta(ge=0, le=1000)], Meta(description="Cells of text in a line at most; 0 is all there are.")
     ] = 100
@@ -50,6 +67,20 @@ class Look(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
         bool,
         Meta(description="Wheel and clicks for the chat; false leaves them to the terminal, for its own selection."),
     ] = True
+    fps: Annotated[
+        Annotated[int, Meta(ge=1, le=120)] | Unset,
+        Meta(description="Paints of the screen in a second at most.", extra={"unset": "30, or 15 over SSH"}),
+    ] = DEFAULT
+    reduced_motion: Annotated[bool, Meta(description="Nothing slides or fades, and scrolling goes by whole lines.")] = (
+        False
+    )
+    screen_reader: Annotated[
+        bool | Unset,
+        Meta(
+            description="Plain lines from top to bottom instead of a screen: whole sentences, everything in words.",
+            extra={"unset": "only where the terminal can show no screen"},
+        ),
+    ] = DEFAULT
 
 
 class Keys(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -201,7 +232,7 @@ if TYPE_CHECKING:
         """A named set of system prompt, sampling, model and drafter."""
 
     class Preset(Struct):
-        """What holds for every model whose name a pattern matches."""
+        """What holds for a model, or for every model whose name a pattern matches."""
 
 else:
     Persona = _bundle("Persona", ("persona",))
@@ -223,4 +254,7 @@ class Config(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     ] = {}
     presets: Annotated[
         dict[str, Preset], Meta(description="The same for every model whose name a pattern matches, such as '*qwen*'.")
+    ] = {}
+    models: Annotated[
+        dict[str, Preset], Meta(description="The same for one model by its name; it comes before the presets.")
     ] = {}

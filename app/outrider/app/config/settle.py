@@ -1,4 +1,11 @@
-"""Which value holds: flags over environment over persona over presets over the file over what was last used in the chat."""
+"""Which value holds, the strongest first:
+
+an option of the command line, a variable of the environment, the persona, the section of the model, presets that match it,
+the file, what was last used in a chat, the default.
+
+What a chat was held with, or is told with /set and its like, is its own: it comes right below what was typed, the
+environment and a persona that was typed, and is kept with the chat.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +24,11 @@ from outrider.app.config.schema import DEFAULT, Config
 from outrider.core.protocol import DrafterChoice, ModelChoice, Sampling
 
 _EXACT = 7  # draft tokens that exact mode has room for in every pass, where nothing is said
-_STRONGEST_FIRST = ("flag", "environment", "persona", "preset", "file", "remembered", "default")
+_STRONGEST_FIRST = ("flag", "environment", "persona", "model", "preset", "file", "remembered", "default")
 
 
 class Source(NamedTuple):
-    """Where a value comes from: one of the seven kinds, and the place."""
+    """Where a value comes from: one of the eight kinds, and the place."""
 
     kind: str
     where: str = ""
@@ -53,7 +60,7 @@ class Settings:
         lines = self.file.lines
         if source.kind == "file":
             return f"{source.where}, line {lines.of(*path.split('.'))}"
-        if source.kind in ("persona", "preset"):
+        if source.kind in ("persona", "model", "preset"):
             line = lines.of(f"{source.kind}s", source.where, name)
             return f"{source.kind} {source.where}, line {line}"
         return " ".join(filter(None, source))
@@ -118,10 +125,11 @@ class Asked:
             if "engine.model" in layer
         )
         presets = self._allowed(_presets(file, model))
+        own = self._allowed(_own(file, model))
         last = self._allowed({path: (value, Source("remembered")) for path, value in remember.last().items()})
         values, sources = {}, {}
         for path in FIELDS:
-            for layer in (flags, environment, chosen, presets, plain, last, _DEFAULTS):
+            for layer in (flags, environment, chosen, own, presets, plain, last, _DEFAULTS):
                 if path in layer:
                     values[path], sources[path] = layer[path]
                     break
@@ -192,18 +200,32 @@ def _file(file: File) -> Layer:
 
 
 def _bundle(file: File, kind: str, name: str) -> Layer:
-    bundle = file.personas[name] if kind == "personas" else file.presets[name]
+    bundle: dict[str, Any] = getattr(file, kind)[name]
     return {PERSONA[leaf].path: (value, Source(kind[:-1], name)) for leaf, value in bundle.items()}
 
 
 def _presets(file: File, model: str) -> Layer:
     """All presets whose pattern matches the model's name, or the last part of it; the later ones win."""
-    names = {model.lower(), model.rstrip("/").rpartition("/")[2].lower()}
+    names = _names(model)
     layer: Layer = {}
     for pattern in file.presets:
         if any(fnmatchcase(name, pattern.lower()) for name in names):
             layer |= _bundle(file, "presets", pattern)
     return layer
+
+
+def _own(file: File, model: str) -> Layer:
+    """What the model's own sections set; the later ones win."""
+    layer: Layer = {}
+    for name in file.models:
+        if name.lower() in _names(model):
+            layer |= _bundle(file, "models", name)
+    return layer
+
+
+def _names(model: str) -> set[str]:
+    """What a model may be called: all of its name, or the last part of it."""
+    return {model.lower(), model.rstrip("/").rpartition("/")[2].lower()}
 
 
 def differences(before: Settings, after: Settings) -> list[str]:

@@ -29,6 +29,12 @@ _BUNDLES = """\
 # [presets."*coder*"]
 # drafter = "suffix"
 # temperature = 0.2
+
+# Models: the same keys for one model by its name, over the presets.
+#
+# [models.starter]
+# system = "Answer in short sentences."
+# think = false
 """
 
 

@@ -12,10 +12,13 @@ from typing import Any
 import msgspec
 
 from outrider.app.store import rows, schema, search
+from outrider.app.store.codec import count
+from outrider.app.store.ids import new_id
 from outrider.app.store.opening import PATIENCE, Opened, open_file, store_path
 from outrider.app.store.problems import StoreError, explain
-from outrider.app.store.records import Chat, Deleted, Hit, Node, Row, Settings, Whole, short, title_of
+from outrider.app.store.records import Attachment, Chat, Deleted, Hit, Kept, Node, Row, Settings, Whole, short, title_of
 from outrider.app.store.writers import Writers
+from outrider.core.protocol import Report
 
 
 class Store:
@@ -230,6 +233,28 @@ class Store:
         with self.changing():
             self._db.execute("DELETE FROM chat WHERE id = ? AND id NOT IN (SELECT chat FROM node)", (chat,))
 
+    def reopen(self, node: str) -> None:
+        """A reply that was finished goes on; the search forgets it until it is finished again."""
+        with self.changing():
+            if search.has_index(self._db):
+                search.drop_from_index(self._db, "id = ?", (node,))
+            self._db.execute("UPDATE node SET indexed = 0 WHERE id = ?", (node,))
+
+    def branch(self, chat: str, node: str | None) -> str:
+        """A new chat that begins with the messages down to `node`, as copies; returns its id. Raises `StoreError`."""
+        whole = self.load(chat)
+        whole.chat.head = node
+        path = whole.path()
+        names = {one.id: new_id() for one in path}
+        for one in path:
+            one.id, one.parent = names[one.id], names.get(one.parent or "")
+            one.state = "interrupted" if one.state == "partial" else one.state
+        whole.chat.id, whole.chat.head = new_id(), path[-1].id if path else None
+        whole.chat.title = title_of(f"{whole.chat.title} · branch")
+        whole.chat.created = whole.chat.updated = time.time()
+        self.insert(Whole(chat=whole.chat, nodes=path))
+        return whole.chat.id
+
     def fail_node(self, node: str) -> None:
         """A message that the engine refused: it is kept, but is no part of the chat."""
         with self.changing():
@@ -283,6 +308,11 @@ class Store:
             found.append(Row(id=chat, title=title, created=created, updated=updated, messages=messages, model=model))
         return found
 
+    def written(self) -> list[str]:
+        """The chats in which this program has written a message."""
+        me = self._writers.me if self._writers is not None else ""
+        return [name for (name,) in self._all("SELECT DISTINCT chat FROM node WHERE writer = ? ORDER BY chat", (me,))]
+
     def load(self, chat: str) -> Whole:
         """A chat with all of its messages. Raises `StoreError` if it is not here or damaged."""
         found = self._all(rows.GET_CHAT, (chat,))
@@ -323,12 +353,31 @@ class Store:
         with self._talking():
             return search.find(self._db, query, limit)
 
+    def finished(self) -> list[Kept]:
+        """The reports of all replies that have ended, also those on branches that are not shown; copies count once."""
+        sql = (
+            "SELECT node.created, report, kinds, answer.settings FROM answer JOIN node ON node.id = answer.node "
+            "JOIN chat ON chat.id = node.chat WHERE report IS NOT NULL AND node.deleted IS NULL AND chat.deleted IS NULL "
+            "ORDER BY node.created"
+        )
+        found: dict[tuple[float, int], Kept] = {}
+        for created, report, kinds, settings in self._all(sql):
+            told = self._read(report, Report)
+            outrider = self._read(settings, Settings).outrider if settings else ""
+            found.setdefault((created, told.seed), Kept(created, outrider, count(kinds), told))
+        return list(found.values())
+
     def waiting(self, chat: str) -> list[tuple[str, str]]:
         """Id and text of messages that a program which died had not sent yet, oldest first."""
         sql = "SELECT id, text, writer FROM node WHERE chat = ? AND state = 'waiting' ORDER BY id"
         writers = self._writers
         found = self._all(sql, (chat,)) if writers is not None else []
         return [(name, text) for name, text, writer in found if writers and not writers.alive(writer or "")]
+
+    def attached(self, node: str) -> list[Attachment]:
+        """What goes with a message."""
+        found = self._all("SELECT attachments FROM node WHERE id = ? AND attachments != ''", (node,))
+        return self._read(found[0][0], list[Attachment]) if found else []
 
     def prompts(self, limit: int) -> list[str]:
         """What the user wrote last, oldest first, each once."""

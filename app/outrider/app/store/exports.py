@@ -9,13 +9,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from html import escape
 
 from outrider.app import render
 from outrider.app.chat.clean import harmless
+from outrider.app.chat.input.attach import label as file_label
+from outrider.app.chat.input.attach import with_attachments
 from outrider.app.chat.marks import Runs
 from outrider.app.chat.meter import summary
 from outrider.app.chat.talk import End, figures
-from outrider.app.store.records import Node, Whole
+from outrider.app.store.records import Attachment, Node, Whole
 from outrider.app.store.replies import reply_of
 
 FORMAT, VERSION = "outrider chats", 1
@@ -32,6 +35,8 @@ class Said:
     thought_runs: Runs | None = None
     thought_figures: str = ""
     footer: str = ""
+    attachments: tuple[Attachment, ...] = ()
+    """Texts that went with it, as safe as the rest."""
 
 
 def said(whole: Whole) -> list[Said]:
@@ -41,7 +46,7 @@ def said(whole: Whole) -> list[Said]:
 
 def _said(node: Node) -> Said:
     if node.role == "user":
-        return Said("You", harmless(node.text), Runs())
+        return Said("You", harmless(node.text), Runs(), attachments=tuple(map(_safe, node.attachments)))
     reply = reply_of(node)
     words = [] if reply.end is End.WHOLE else [reply.end.value]
     words += summary(reply.report) if reply.report else []
@@ -55,6 +60,10 @@ def _said(node: Node) -> Said:
         thought_figures=figures(reply.thought) if reply.thought.tokens else "",
         footer=harmless(" · ".join(words)),
     )
+
+
+def _safe(attachment: Attachment) -> Attachment:
+    return Attachment(name=one_line(attachment.name), text=harmless(attachment.text), path=one_line(attachment.path))
 
 
 def one_line(text: str) -> str:
@@ -92,6 +101,9 @@ def to_markdown(whole: Whole) -> str:
         if message.thought:
             label = f"Thought ({message.thought_figures})" if message.thought_figures else "Thought"
             lines += [f"<details><summary>{label}</summary>", "", message.thought.strip("\n"), "", "</details>", ""]
+        for one in message.attachments:
+            body = with_attachments("", [one]).partition("\n")[2]
+            lines += [f"<details><summary>{escape(file_label(one))}</summary>", "", body, "", "</details>", ""]
         lines += [message.text.strip("\n"), ""]
         if message.footer:
             lines += [f"*{message.footer}*", ""]

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 PERIOD = 0.5  # seconds between writes of a reply that comes
 _RETRY = 1.0  # seconds until what could not be written is tried again
-_PATIENCE = 5.0  # seconds that the last write may take when the chat ends
+_PATIENCE = 8.0  # seconds that the last write may take when the chat ends
+_LATER = "What is said goes into a file of its own when you quit."
 
 T = TypeVar("T")
 Work = Callable[["Store"], Any]
@@ -70,6 +71,8 @@ class Keeper:
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="chats")
         self._running: asyncio.Future[None] | None = None
+        self.parting = ""
+        """Words for the user once it is closed, if not all could be saved."""
 
     def start(self) -> None:
         """Open the store and write until `close`. What goes wrong with the store is told, not raised."""
@@ -117,7 +120,7 @@ class Keeper:
     # ------------------------------------------------------------------------------------------------ the thread
 
     def _work(self) -> None:
-        desk = _Desk(self._open(), self._tell)
+        desk = _Desk(self._open(), self._tell, keeps=not self._private)
         try:
             while True:
                 try:
@@ -131,7 +134,7 @@ class Keeper:
                 if desk.late():
                     desk.write()
         finally:
-            desk.close()
+            self.parting = desk.close()
 
     def _open(self) -> Store:
         from outrider.app.store.chats import Store  # SQLite is loaded after the first paint
@@ -147,7 +150,7 @@ class Keeper:
             self._tell(error)
             return Store(open_nothing())
         if store.trouble is not None:
-            self._tell(store.trouble)
+            self._tell(type(store.trouble)(store.trouble.message, f"{store.trouble.hint} {_LATER}".strip()))
         return store
 
     def _tell(self, trouble: StoreError) -> None:
@@ -157,9 +160,10 @@ class Keeper:
 class _Desk:
     """What the thread has to write. It keeps everything until it is written."""
 
-    def __init__(self, store: Store, tell: Callable[[StoreError], None]) -> None:
+    def __init__(self, store: Store, tell: Callable[[StoreError], None], *, keeps: bool = True) -> None:
         self._store, self._tell = store, tell
-        self._lost = store.trouble is not None  # nothing can be saved any more
+        self._trouble = store.trouble  # why nothing can be saved any more
+        self._keeps = keeps  # then it goes into a file of its own at the end
         self._works: list[Work] = []
         self._growing: dict[str, tuple[str, Growing]] = {}  # by node, with its chat
         self._changed: set[str] = set()
@@ -181,10 +185,11 @@ class _Desk:
         if isinstance(item, _Ask):
             self.write()
             self._answer(item)
-        elif self._lost:
+        elif self._trouble is not None and not self._keeps:
             return
         elif isinstance(item, _Begin):
             self._growing[item.node.id] = item.chat, Growing(item.node, item.settings)
+            self._ended.discard(item.node.id)  # it goes on before its end was written
             self._change(item.node.id, now=True)
         elif isinstance(item, _Took):
             self._growing[item.node][1].take(item.step)
@@ -198,8 +203,15 @@ class _Desk:
             self._ended.add(item.node)
             self._change(item.node, now=True)
         else:
+            self._works += [self._as_it_stands(node) for node in self._changed]  # what came before is written before
+            self._changed = set()
             self._works.append(item)
             self._write_by(monotonic())
+
+    def _as_it_stands(self, node: str) -> Work:
+        chat, growing = self._growing[node]
+        row = growing.row()
+        return lambda store: store.put_node(chat, row)
 
     def _change(self, node: str, *, now: bool) -> None:
         self._changed.add(node)
@@ -213,16 +225,13 @@ class _Desk:
 
     def write(self) -> None:
         """Write all of it, or keep all of it."""
-        if self._lost or not (self._works or self._changed):
+        if self._trouble is not None or not (self._works or self._changed):
             self._due = None
             return
         try:
             with self._store.changing():
-                for work in self._works:
+                for work in (*self._works, *map(self._as_it_stands, self._changed)):
                     work(self._store)
-                for node in self._changed:
-                    chat, growing = self._growing[node]
-                    self._store.put_node(chat, growing.row())
             if self._ended:
                 self._store.index()
         except StoreError as error:
@@ -236,7 +245,7 @@ class _Desk:
     def _fail(self, error: StoreError) -> None:
         self._due = monotonic() + _RETRY
         if not isinstance(error, Busy):
-            self._lost, self._due = True, None
+            self._trouble, self._due = error, None
         if not self._complained:
             self._complained = True
             self._tell(error)
@@ -249,7 +258,19 @@ class _Desk:
         except StoreError as error:
             ask.answer.set_exception(error)
 
-    def close(self) -> None:
-        """Write what is left."""
-        self.write()
-        self._store.close()
+    def close(self) -> str:
+        """Write what is left; returns words for the user if it went elsewhere."""
+        try:
+            self.write()
+            return self._rescue() if self._keeps and (self._works or self._changed) else ""
+        finally:
+            self._store.close()
+
+    def _rescue(self) -> str:
+        from outrider.app.store.rescue import rescue
+
+        try:
+            file = rescue(self._store.path, [*self._works, *map(self._as_it_stands, self._changed)])
+        except StoreError as error:
+            return error.message
+        return f"What could not be saved lies in {file}: `outrider chats import` brings it in." if file else ""

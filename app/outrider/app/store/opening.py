@@ -20,8 +20,8 @@ from outrider.core import paths
 PATIENCE = 2.0  # seconds to wait for another program that writes
 _CHECKED = 256 << 20  # bytes of a file that is still looked through at every start
 _MAGIC = b"SQLite format 3\0"
-_COPY = "This is a copy to read; what you write now is not saved."
-_NONE = "Nothing of it can be read here, and what you write now is not saved."
+_COPY = "This is a copy to read; what you write now is not saved in them."
+_NONE = "Nothing of it can be read here, and what you write now is not saved in it."
 
 
 def store_path() -> Path:
@@ -58,6 +58,28 @@ def open_file(path: Path, patience: float = PATIENCE) -> Opened:
         return _open(path, patience)
     except StoreError as trouble:
         return _open_copy(path, trouble)
+
+
+def open_spare(path: Path) -> Opened:
+    """A copy of the store at `path` that can be written, an empty one if that cannot be read."""
+    for filled in (True, False):
+        folder = Path(tempfile.mkdtemp(prefix="outrider-chats-"))
+        try:
+            if filled:
+                _copy(path, folder)
+            opened = _open(folder / path.name, PATIENCE)
+        except (OSError, StoreError):
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            opened.folder = folder
+            return opened
+    raise StoreError("There is no room for what could not be saved.")
+
+
+def _copy(path: Path, folder: Path) -> None:
+    for suffix in ("", "-wal"):
+        if (part := path.with_name(path.name + suffix)).is_file():
+            shutil.copyfile(part, folder / part.name)
 
 
 def _open(path: Path, patience: float) -> Opened:
@@ -141,9 +163,7 @@ def _open_copy(path: Path, trouble: StoreError) -> Opened:
     connection = None
     try:
         copy = folder / path.name
-        for suffix in ("", "-wal"):
-            if (part := path.with_name(path.name + suffix)).is_file():
-                shutil.copyfile(part, folder / part.name)
+        _copy(path, folder)
         connection = _connect(copy)
         for table in ("chat", "node", "answer"):
             connection.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from outrider.app.chat.clean import harmless
+from outrider.app.chat.input.attach import label as file_label
 from outrider.app.chat.marks import Runs
 from outrider.app.store.exports import Said, moment, one_line, said
 from outrider.app.store.records import Whole
@@ -60,6 +61,9 @@ def _message(message: Said) -> str:
         label = f"Thought ({escape(message.thought_figures)})" if message.thought_figures else "Thought"
         inner = _marked(message.thought, message.thought_runs)
         parts.append(f'<details><summary>{label}</summary><div class="text thought">{inner}</div></details>\n')
+    for one in message.attachments:
+        inner = escape(one.text)
+        parts.append(f'<details><summary>{escape(file_label(one))}</summary><div class="text">{inner}</div></details>\n')
     parts.append(f'<div class="text">{_marked(message.text, message.runs)}</div>\n')
     if message.footer:
         parts.append(f'<p class="footer">{escape(message.footer)}</p>\n')

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
+from outrider.app.chat.input.attach import label as file_label
 from outrider.app.render import cells
 from outrider.app.store.exports import Said, moment, one_line, said
 from outrider.app.store.records import Whole
@@ -55,6 +56,8 @@ def _lines(message: Said) -> Iterator[list[_Part]]:
     if message.thought:
         label = f"thought, {message.thought_figures}" if message.thought_figures else "thought"
         yield [_Part(f"({label})", "dim")]
+    for one in message.attachments:
+        yield [_Part(f"({file_label(one)})", "dim")]
     parts = [_Part(message.text[run.start : run.end], run.kind) for run in message.runs]
     parts.append(_Part(message.text[len(message.runs) :], "P"))
     yield from _wrapped(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,7 @@ class Settings(msgspec.Struct, omit_defaults=True, kw_only=True):
     sampling: Sampling = msgspec.field(default_factory=Sampling)
     rule: str = "match"
     think: bool | None = None
+    outrider: str = ""  # the version that made a reply
 
 
 class Pass(msgspec.Struct, array_like=True):
@@ -40,19 +41,22 @@ class Pass(msgspec.Struct, array_like=True):
 
 
 class Figures(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What a report does not tell of a reply: figures of its thought, drafters in order of appearance."""
+    """What a report does not tell of a reply: figures of its thought, drafters in order of appearance, at which passes the later
+    parts of one that was gone on with begin, and how many of its characters the user wrote."""
 
     tokens: int = 0
     seconds: float = 0.0
     proposed: int = 0
     accepted: int = 0
     drafters: list[str] = []
+    parts: list[int] = []
+    lead: int = 0
 
 
 class Answer(msgspec.Struct, omit_defaults=True, kw_only=True):
     """What is kept of a reply beside its text. `marks` and `thought_marks` are run lengths over the characters, `kinds` over
-    the tokens, `chances` one digit for each token whose probability is known: its tenth. The report leaves out what stands
-    elsewhere: texts, token ids and kinds."""
+    the tokens, `chances` a digit and the length of each token (see chances.py). The report leaves out what stands elsewhere:
+    texts, token ids and kinds."""
 
     marks: str = ""
     thought_marks: str = ""
@@ -63,6 +67,16 @@ class Answer(msgspec.Struct, omit_defaults=True, kw_only=True):
     settings: Settings | None = None
     report: Report | None = None
     chances: str = ""
+
+
+class Kept(NamedTuple):
+    """A finished reply for the history of drafters: when, by which Outrider if that is known, tokens, and its report without
+    its texts."""
+
+    created: float
+    outrider: str
+    tokens: int
+    report: Report
 
 
 class Attachment(msgspec.Struct, omit_defaults=True, kw_only=True):

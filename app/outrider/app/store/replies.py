@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
-from outrider.app.chat.talk import Chat, End, Reply, Strand, Turn
+from outrider.app.chat.talk import Chat, End, Reply, Strand
+from outrider.app.chat.tree import Knot
+from outrider.app.store import chances
 from outrider.app.store.codec import expand, runs_of, squeeze
-from outrider.app.store.records import Answer, Figures, Node, Pass, Settings, State, Whole
+from outrider.app.store.records import Answer, Figures, Node, Settings, State, Whole
 from outrider.core.protocol import Report, Step
 
 _STATES: dict[End, State] = {
@@ -20,54 +24,52 @@ _ENDS = {state: end for end, state in _STATES.items()} | {"partial": End.INTERRU
 
 
 class Growing:
-    """A reply while it comes, with the tokens and passes that are kept of it. It belongs to the thread that saves."""
+    """A reply while it comes. It belongs to the thread that saves."""
 
     def __init__(self, node: Node, settings: Settings) -> None:
+        """A node that has an answer goes on."""
         self.node = node
         self.reply = Reply()
         self._settings = settings
-        self._ids: list[int] = []
-        self._kinds: list[str] = []
-        self._passes: list[Pass] = []
+        if node.answer is not None:
+            self.reply = reply_of(node)
+            self.reply.go_on()
 
     def take(self, step: Step) -> None:
         """Add a pass."""
         self.reply.take(step)
-        self._ids += [token.id for token in step.tokens]
-        self._kinds += [token.kind for token in step.tokens]
-        thought = sum(len(token.text) for token in step.tokens if token.thinking)
-        answer = sum(len(token.text) for token in step.tokens) - thought
-        times = (round(step.draft_ms, 3), round(step.verify_ms, 3), round(step.host_ms, 3))
-        told = (step.drafter, step.proposed, step.accepted, len(step.tokens), thought, answer)
-        self._passes.append(Pass(round(step.t, 4), *told, *times))
 
     def row(self) -> Node:
         """As it is now."""
-        reply, node = self.reply, self.node
-        node.text, node.thinking, node.state = reply.text, reply.thought.text, _STATES[reply.end]
-        ids, kinds, report = self._ids, "".join(self._kinds), reply.report
-        if report is not None:
-            ids, kinds = report.token_ids, report.kinds
-            report = msgspec.structs.replace(report, text="", thinking="", token_ids=[], kinds="")
-        thought = reply.thought
-        figures = Figures(
-            tokens=thought.tokens,
-            seconds=round(thought.seconds, 4),
-            proposed=thought.proposed,
-            accepted=thought.accepted,
-            drafters=reply.drafters,
-        )
-        node.answer = Answer(
-            marks=reply.answer.runs.encode(),
-            thought_marks=thought.runs.encode(),
-            ids=ids,
-            kinds=squeeze(kinds),
-            passes=self._passes,
-            figures=figures,
-            settings=self._settings,
-            report=report,
-        )
-        return node
+        return row_of(self.node, self.reply, self._settings)
+
+
+def row_of(node: Node, reply: Reply, settings: Settings | None) -> Node:
+    """Fill `node` with what is kept of a reply, which may grow meanwhile."""
+    node.text, node.thinking, node.state = reply.text, reply.thought.text, _STATES[reply.end]
+    report, thought = reply.report, reply.thought
+    if report is not None:
+        report = msgspec.structs.replace(report, text="", thinking="", token_ids=[], kinds="")
+    figures = Figures(
+        tokens=thought.tokens,
+        seconds=round(thought.seconds, 4),
+        proposed=thought.proposed,
+        accepted=thought.accepted,
+        drafters=list(reply.drafters),
+        parts=list(reply.parts),
+        lead=reply.lead,
+    )
+    node.answer = Answer(
+        marks=reply.answer.runs.encode(),
+        thought_marks=thought.runs.encode(),
+        ids=list(reply.ids),
+        kinds=squeeze(reply.kinds),
+        passes=list(reply.passes),
+        figures=figures,
+        settings=settings,
+        report=report,
+    )
+    return node
 
 
 def reply_of(node: Node) -> Reply:
@@ -76,12 +78,17 @@ def reply_of(node: Node) -> Reply:
     kept = node.answer or Answer()
     _fill(reply.answer, node.text, kept.marks)
     _fill(reply.thought, node.thinking, kept.thought_marks)
+    chances.lay(reply.answer.layers, reply.thought.layers, kept.passes, kept.chances)
     figures = kept.figures
     reply.thought.tokens, reply.thought.seconds = figures.tokens, figures.seconds
     reply.thought.proposed, reply.thought.accepted = figures.proposed, figures.accepted
     reply.drafters = list(figures.drafters)
+    reply.ids, reply.kinds = list(kept.ids), expand(kept.kinds)
+    reply.passes, reply.parts = list(kept.passes), list(figures.parts)
+    reply.lead = figures.lead
     reply.end = _ENDS.get(node.state, End.INTERRUPTED)
     reply.report = report_of(node)
+    reply.settings = kept.settings
     return reply
 
 
@@ -96,20 +103,14 @@ def report_of(node: Node) -> Report | None:
 
 
 def _fill(strand: Strand, text: str, marks: str) -> None:
-    for run in runs_of(marks, len(text)):
-        strand.add(text[run.start : run.end], run.kind)
+    strand.fill(text, runs_of(marks, len(text)))
 
 
 def chat_of(whole: Whole) -> Chat:
-    """The branch that is shown, as the chat screen knows it."""
-    chat = Chat(whole.chat.system, id=whole.chat.id)
-    for node in whole.path():
-        if node.role == "user":
-            chat.turns.append(Turn(node.text, node=node.id))
-            continue
-        if not chat.turns or chat.turns[-1].reply is not None:  # only in chats that came from elsewhere
-            chat.turns.append(Turn("", node=node.parent or ""))
-        reply = reply_of(node)
-        reply.node = node.id
-        chat.turns[-1].reply = reply
+    """A chat as the chat screen knows it, showing the branch that was shown. Replies elsewhere are made when they are needed."""
+    chat = Chat(whole.chat.system, id=whole.chat.id, title=whole.chat.title)
+    for node in whole.nodes:
+        made = partial(reply_of, node) if node.role == "assistant" else None
+        chat.tree.add(Knot(node.id, node.parent or "", node.text, tuple(node.attachments), made))
+    chat.show(whole.chat.head or "")
     return chat

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from outrider.app.chat.actions import drafting, message, screens, talk, view
+from outrider.app.chat.actions import copying, drafting, figures, input, message, screens, settings, talk, view
 from outrider.app.chat.actions.action import Action as Action
 
 ACTIONS: tuple[Action, ...] = (
     *talk.ACTIONS,
+    *input.ACTIONS,
     *message.ACTIONS,
+    *copying.ACTIONS,
     *drafting.ACTIONS,
+    *figures.ACTIONS,
     *view.ACTIONS,
     *screens.ACTIONS,
+    *settings.ACTIONS,
 )
 
 BY_ID = {action.id: action for action in ACTIONS}
@@ -19,7 +23,11 @@ BY_SLASH = {action.slash: action for action in ACTIONS if action.slash}
 PROMPT_KEYS: tuple[tuple[str, str], ...] = (
     ("enter", "Send"),
     ("ctrl+j, \\ enter", "New line; also shift+enter and alt+enter where the terminal tells them from enter"),
-    ("up, down", "At the edge of the prompt: earlier messages"),
+    ("up, down", "At the edge of the prompt: earlier messages; on an empty one: a message that waits"),
+    ("/, @", "Commands and files, offered while you type: tab or enter takes one, esc closes"),
+    ("backspace", "At the beginning of the prompt: takes the last attachment away"),
+    ("ctrl+z or ctrl+_, alt+z", "Undo and redo in the prompt"),
+
 )
 
 

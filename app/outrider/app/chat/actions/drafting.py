@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from outrider.app.chat.actions.action import Action
+from outrider.app.chat.compare.room import engine_free, saved_races, verifiable
+from outrider.app.chat.input import offers
 
 ACTIONS: tuple[Action, ...] = (
     Action(
@@ -30,6 +32,7 @@ ACTIONS: tuple[Action, ...] = (
         "Switch to a drafter by name; alone it lists them",
         lambda screen, name: screen.choices.drafter(name),
         slash="drafter",
+        candidates=offers.drafters,
         argument="name",
         group="Drafting",
         leader="w",
@@ -44,5 +47,28 @@ ACTIONS: tuple[Action, ...] = (
         footer="on/off",
         group="Drafting",
         leader="o",
+    ),
+    Action(
+        "compare",
+        "Compare drafters",
+        "Let two or three drafters, or none, answer the same prompt one after the other and see it again as a race",
+        lambda screen, words: screen.comparing.show(words),
+        keys=("f7",),
+        slash="compare",
+        argument="saved race",
+        candidates=saved_races,
+        group="Drafting",
+        leader="c",
+        unavailable=engine_free,
+    ),
+    Action(
+        "verify",
+        "Verify the reply",
+        "Write the focused reply, else the last one, once more without drafts and say whether it is the same",
+        lambda screen, _: screen.comparing.verify(),
+        slash="verify",
+        group="Drafting",
+        leader="V",
+        unavailable=verifiable,
     ),
 )

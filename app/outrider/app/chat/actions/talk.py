@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from outrider.app.chat.actions.action import Action
+from outrider.app.chat.input import offers
 
 ACTIONS: tuple[Action, ...] = (
     Action(
@@ -44,20 +45,23 @@ ACTIONS: tuple[Action, ...] = (
         "Write this chat to a file: a name ending in .md, .json, .html or .svg, or one of these words",
         lambda screen, words: screen.shelf.export(words),
         slash="export",
+        candidates=offers.formats,
         argument="file or format",
         leader="x",
     ),
     Action(
         "delete",
         "Delete the chat",
-        "Delete this chat and begin another; /undo brings it back until the next start",
-        lambda screen, _: screen.shelf.delete(),
+        "Delete this chat and begin another; `/delete message` deletes one message alone; /undo brings either back",
+        lambda screen, words: screen.branching.delete_either(words),
         slash="delete",
+        candidates=lambda screen: offers.words("message"),
+        argument="message",
     ),
     Action(
         "undo",
         "Undo deleting",
-        "Bring back the chat that was deleted last",
+        "Bring back the chat, or the messages, that were deleted last",
         lambda screen, _: screen.shelf.undo(),
         slash="undo",
         leader="z",
@@ -77,6 +81,7 @@ ACTIONS: tuple[Action, ...] = (
         "Set an option such as `temperature 0.7`; alone it shows all of them",
         lambda screen, words: screen.choices.sampling(words),
         slash="set",
+        candidates=offers.sampling,
         argument="option value",
         leader="e",
     ),
@@ -86,6 +91,7 @@ ACTIONS: tuple[Action, ...] = (
         "Have the model think before it answers, or not, where it lets you choose; alone it shows which",
         lambda screen, word: screen.choices.thinking(word),
         slash="think",
+        candidates=offers.thinking,
         argument="on, off or auto",
     ),
     Action(
@@ -94,6 +100,7 @@ ACTIONS: tuple[Action, ...] = (
         "Take on a persona of the settings: system prompt, sampling, drafter; alone it lists them",
         lambda screen, name: screen.choices.persona(name),
         slash="persona",
+        candidates=offers.personas,
         argument="name",
         leader="u",
     ),

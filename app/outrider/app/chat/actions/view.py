@@ -3,18 +3,61 @@
 from __future__ import annotations
 
 from outrider.app.chat.actions.action import Action
+from outrider.app.chat.input import offers
 
 ACTIONS: tuple[Action, ...] = (
     Action(
         "marks",
-        "Marks on or off",
-        "Show or hide which words came early, in the whole transcript",
-        lambda screen, _: screen.sight.next_marks(),
+        "Next marks",
+        "Mark accepted words, passes, corrections, unlikely words, or nothing; a name chooses",
+        lambda screen, name: screen.sight.marks(name),
         keys=("f4",),
         slash="marks",
+        candidates=offers.marks,
+        argument="mode",
         footer="marks",
         group="View",
         leader="h",
+    ),
+    Action(
+        "find",
+        "Find",
+        "Find words in this chat: enter goes to the next place, up to the one before, esc closes",
+        lambda screen, words: screen.find.begin(words),
+        keys=("ctrl+f",),
+        slash="find",
+        argument="words",
+        group="View",
+        leader="f",
+    ),
+    Action(
+        "find_next",
+        "Next place found",
+        "Go to the next place of what was searched for",
+        lambda screen, _: screen.find.step(1),
+        group="View",
+        on_message=("n",),
+        slash="find-next",
+        unavailable=lambda screen: "" if screen.find.open else "nothing is searched for",
+    ),
+    Action(
+        "find_previous",
+        "Place found before",
+        "Go to the place before of what was searched for",
+        lambda screen, _: screen.find.step(-1),
+        group="View",
+        on_message=("N",),
+        slash="find-previous",
+        unavailable=lambda screen: "" if screen.find.open else "nothing is searched for",
+    ),
+    Action(
+        "raw",
+        "Source or rendered",
+        "Show the focused reply, else the last one, exactly as the model wrote it, or rendered again",
+        lambda screen, _: screen.sight.raw(),
+        slash="raw",
+        group="View",
+        on_message=("v",),
     ),
     Action(
         "prompt",
@@ -31,6 +74,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda screen, _: screen.sight.scroll("up"),
         keys=("pageup",),
         group="View",
+        leader="[",
     ),
     Action(
         "page_down",
@@ -39,6 +83,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda screen, _: screen.sight.scroll("down"),
         keys=("pagedown",),
         group="View",
+        leader="]",
     ),
     Action(
         "top",
@@ -64,6 +109,7 @@ ACTIONS: tuple[Action, ...] = (
         "Switch to a theme by name; alone it goes between dark and light",
         lambda screen, name: screen.sight.theme(name),
         slash="theme",
+        candidates=offers.themes,
         argument="name",
         group="View",
         leader="t",

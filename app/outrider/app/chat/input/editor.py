@@ -1,0 +1,44 @@
+"""The user's own editor for the prompt."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+HOW = "Name one, as in `export EDITOR=nano`, and start Outrider again."
+
+
+class NoEditor(Exception):
+    """There is none, or it did not work: one sentence."""
+
+
+def command() -> list[str]:
+    """What VISUAL or EDITOR names. Raises `NoEditor` if neither does."""
+    for name in ("VISUAL", "EDITOR"):
+        if words := shlex.split(os.environ.get(name, "")):
+            return words
+    raise NoEditor(f"No editor is set. {HOW}")
+
+
+def edit(text: str, words: list[str]) -> str:
+    """Have the text edited; returns what was saved, without its last line end. Raises `NoEditor` if it failed."""
+    with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
+        file = Path(folder) / "message.md"
+        file.write_text(text + "\n" if text else "", "utf-8")
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a ctrl+c is the editor's
+        try:
+            done = subprocess.run([*words, str(file)], check=False)
+        except OSError as error:
+            raise NoEditor(f"{words[0]} could not be started ({error.strerror}). {HOW}") from error
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        if done.returncode:
+            raise NoEditor(f"{words[0]} ended with code {done.returncode}; the prompt is as it was.")
+        try:
+            return file.read_text("utf-8").removesuffix("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise NoEditor(f"What {words[0]} saved cannot be read; the prompt is as it was.") from error
