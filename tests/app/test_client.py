@@ -64,6 +64,7 @@ async def test_greets_and_answers_many_at_once() -> None:
         seen: list[protocol.Event] = []
         answers = await asyncio.gather(*(client.ask(doctor(client), seen.append) for _ in range(20)))
         assert answers == ["Doctor"] * 20 and len(seen) == 20
+        assert client.traffic.frames["Result"] == 20 and client.traffic.received > 1000 and client.backlog == 0
         first = client.pid
         await client.start()
         assert client.pid == first

@@ -62,6 +62,9 @@ def score(text: str) -> Score:
             found.lost.append(shown)
             continue
         assert len(places) == len(shown) and len(other) == len(shown) and others is not None
+        if shown and all(place < 0 for place in places):  # the header of a table, repeated over its next part
+            found.shown -= len(shown)
+            continue
         drawn = len(PICTURE) * shown.count(PICTURE)  # stands nowhere in the source
         found.shown -= drawn
         found.mapped += sum(place >= 0 for place in places)

@@ -12,6 +12,8 @@ from outrider.app.chat.talk import End
 from outrider.app.chat.transcript import UserMessage
 from outrider.app.chat.treeview import TreeScreen
 from outrider.app.store.chats import Store
+from outrider.app.store.records import Chat as Row
+from outrider.app.store.records import Node
 
 SLOW = [step(0, 0.0, [("Half", "P"), (" of", "A")]), step(1, 600.0, [(" it.\n", "P")]), end() | {"at": 600.0}]
 
@@ -28,7 +30,11 @@ async def settled(chat: Ride, *texts: str) -> None:
     """Wait until this is what is said, and all of it is on the screen."""
     await chat.until(lambda: said(chat) == list(texts))
     await chat.ready()
-    shown = [w.turn.text if isinstance(w, UserMessage) else w.reply.text for w in chat.chat.query(".user, .reply")]
+    shown = [
+        widget.turn.text if isinstance(widget, UserMessage) else widget.reply.text
+        for widget in chat.chat.transcript.children
+        if isinstance(widget, UserMessage | ReplyView)
+    ]
     assert shown == list(texts)
 
 
@@ -130,6 +136,9 @@ async def test_another_answer_while_one_is_under_way_and_one_that_is_refused(rid
     async with ride(SLOW, answer("Second.\n"), fails("No room."), fails("No room.")) as chat:
         await chat.type("go")
         await chat.until(lambda: chat.session.state is State.WRITING)
+        await chat.type("later")
+        await chat.pilot.press("alt+up", "d")  # what waits is just not sent
+        await chat.until(lambda: "Not sent" in chat.status and not chat.session.queue)
         await chat.type("/regen")  # what runs is stopped and kept
         await settled(chat, "go", "Second.\n")
         assert "‹ 2/2 ›" in footers(chat)[0]
@@ -201,3 +210,28 @@ async def test_what_is_seen_stays_where_it_is(ride: Any) -> None:
             await chat.ready()
             await chat.until(lambda: chat.chat.focused.region.y == row)
             assert 0 < chat.chat.transcript.scroll_y < chat.chat.transcript.max_scroll_y
+
+
+async def test_the_tree_leads_to_what_is_not_on_the_screen_yet(ride: Any) -> None:
+    """A long chat shows its end alone; its first answer has a sibling."""
+    with Store.open() as store:
+        store.put_chat(Row(id="C", title="Long", created=1.0, updated=1.0))
+        above = None
+        for turn in range(26):
+            store.put_node("C", Node(id=f"q{turn:02}", role="user", text=f"ask {turn}", parent=above))
+            store.put_node("C", Node(id=f"r{turn:02}", role="assistant", text=f"say {turn}", parent=f"q{turn:02}"))
+            above = f"r{turn:02}"
+        store.put_node("C", Node(id="other", role="assistant", text="another way", parent="q00"))
+        store.set_head("C", above)
+    async with ride(answer("x\n"), resume="C", size=(60, 20)) as chat:
+        await chat.until(lambda: "say 25" in chat.screen() and "ask 0" not in chat.screen())
+        await chat.pilot.press("ctrl+o", "T", "home", "down", "down", "enter")
+        await chat.until(lambda: getattr(chat.chat.focused, "turn", None) and chat.chat.focused.turn.text == "ask 1")
+        await chat.until(lambda: chat.chat.transcript.region.contains_region(chat.chat.focused.region))
+        await chat.type("/tree")
+        await chat.until(lambda: isinstance(chat.app.screen, TreeScreen))
+        await chat.pilot.press("end", "enter")
+        await settled(chat, "ask 0", "another way")
+        await chat.pilot.press("left")
+        await chat.until(lambda: len(chat.session.chat.turns) == 26)
+        await chat.until(lambda: "say 0" in chat.screen() and "‹ 1/2 ›" in chat.screen())

@@ -174,6 +174,8 @@ async def test_another_model_brings_its_own_settings_but_not_over_what_the_chat_
         assert (session.sampling.top_k, session.sampling.temperature, session.think) == (4, 0.9, False)
         assert follower.own(session, "sampling.temperature") == 0.9
         assert follower.own(session, "sampling.top_k") is None
+        row = chat.chat.board.row("engine.model")
+        assert (row.value, row.own, row.locked) == ("starter", "other", "")
         follower.loaded(chat.chat, "starter")
         assert (session.sampling.top_k, session.sampling.temperature, session.think) == (None, 0.9, None)
         write("[look]\nfps = 10\nreduced_motion = true\n")

@@ -13,9 +13,11 @@ from chat_support import Ride, answer, end, step
 from textual.events import Paste
 
 from outrider.app.chat.actions import ACTIONS
+from outrider.app.chat.input.attach import estimate
 from outrider.app.chat.input.candidate import Candidate
 from outrider.app.chat.session import State
 from outrider.app.chat.transcript import UserMessage
+from outrider.app.store.records import Attachment
 
 SLOW = [step(0, 0.0, [(f"word{n} ", "P") for n in range(10)]), end() | {"at": 600.0}]  # it waits to be stopped
 
@@ -100,6 +102,12 @@ async def test_files_go_with_a_message(ride: Any, here: Path) -> None:
         assert first == "File: notes.md\n````\n# Notes\n```\ncode\n```\n````\n\nSum up"
         await chat.ask("and?")
         assert chat.session.chat.messages()[0].content == first
+        reply = chat.session.chat.last_reply()
+        assert reply is not None and reply.report is not None
+        chat.session.chat.turns[0].text = "word " * 200
+        reply.report.prompt_tokens = 2 * estimate("\n".join(one.content for one in chat.session.chat.messages()[:-1]))
+        prompt.put("", [Attachment(name="more.md", text="word " * 10, path="/more.md")])
+        assert "+ more.md · 50 B · ~20 tokens, 8% of the context" in str(chips.render())
 
 
 async def test_long_pastes_are_folded_and_unfolded(ride: Any) -> None:
@@ -180,10 +188,15 @@ async def test_waiting_messages_are_edited_in_their_place(ride: Any) -> None:
         assert [turn.text for turn in chat.session.queue] == ["two2", "three!"]
         shown = [message.turn.text for message in chat.chat.query(UserMessage)]
         assert shown == ["go", "two2", "three!"]
+        chat.chat.input.edit_waiting(chat.session.queue[0])
+        prompt.put("", ())  # given up: what is said instead goes to the end
+        await chat.pilot.press(*"last", "enter")
+        await chat.pilot.pause()
+        assert [turn.text for turn in chat.session.queue] == ["three!", "last"]
         await chat.pilot.press("escape")
         await chat.until(lambda: len(chat.session.chat.turns) == 3)
         await chat.ready()
-        assert [turn.text for turn in chat.session.chat.turns] == ["go", "two2", "three!"]
+        assert [turn.text for turn in chat.session.chat.turns] == ["go", "three!", "last"]
 
 
 async def test_the_prompt_is_edited_elsewhere_and_kept(

@@ -121,6 +121,10 @@ def test_memory_is_bounded() -> None:
         memory.take(one, detailed(seq, ("x", "P")))
     assert len(memory.of(one)) <= 400 and memory.of(one)[-1].t == 199.9
     assert memory.of(replies[2]) == []
+    assert memory.whole(one) is False and Memory().whole(one) is False
+    fresh = Memory()
+    fresh.take(one, detailed(0, ("x", "P")))
+    assert fresh.whole(one)
     kept, heard = [Passage(n, "", 0, 0, [], 0, 0, 0) for n in range(5)], memory.of(one)[:2]
     assert [one.t for one in joined(kept, heard)][:3] == [0, 1, 2] and joined(kept, heard)[3:] == heard
     assert joined([], heard) == heard

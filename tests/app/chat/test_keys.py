@@ -16,13 +16,18 @@ from textual.widget import Widget
 
 import outrider.app.chat
 from outrider.app.chat.actions import ACTIONS, BY_ID, BY_SLASH, parse_slash
-from outrider.app.chat.help import HelpScreen
+from outrider.app.chat.card import Card
+from outrider.app.chat.help import HelpScreen, place_of
 from outrider.app.chat.helptext import Place, having, laid_out, sections
+from outrider.app.chat.inspect.view import Inspector
 from outrider.app.chat.keymap import PRESETS, build
-from outrider.app.chat.prompt import NEW_LINE
+from outrider.app.chat.problem import Problem
+from outrider.app.chat.prompt import NEW_LINE, Prompt
 from outrider.app.chat.screen import ChatScreen, bindings
 from outrider.app.chat.session import State
 from outrider.app.chat.status import hints
+from outrider.app.chat.talk import Turn
+from outrider.app.chat.transcript import UserMessage
 
 FORBIDDEN = {
     *("ctrl+m", "ctrl+i", "ctrl+h", "ctrl+[", "ctrl+left_square_bracket"),  # the same bytes as enter, tab, …
@@ -85,12 +90,20 @@ def test_help_and_footer_come_from_the_registry() -> None:
     assert [key for key, _ in hints(build("default", {}), narrow=True)] == ["F1", "F2", "F4", "^o"]
 
 
+def test_help_knows_every_place_that_can_have_the_focus() -> None:
+    inspector = place_of(Inspector.__new__(Inspector))
+    assert inspector.name == "inspector" and ("left", "Token before") in inspector.keys
+    card = place_of(Card(Problem("It broke", "for a reason")))
+    assert card.name == "error card" and card.keys[0][0] == "c"
+    assert place_of(UserMessage(Turn("hi"))) == Place("message") and place_of(None) == place_of(Prompt("x")) == Place()
+
+
 def test_help_begins_where_one_is_and_says_what_cannot_be_done() -> None:
     told = sections(place=Place("message"), reasons={"copy": "no reply yet"})
     assert told[0].title == "On this message, where you are"
     assert [line.reason for line in told[0].lines if line.keys.startswith("c")] == ["no reply yet"]
     assert sections()[0].title == "In the prompt, where you are"
-    assert sections(place=Place("the statistics", [("q", "Goes away")]))[0].lines[0].words == "Goes away"
+    assert sections(place=Place("error card", [("q", "Goes away")]))[0].lines[0].words == "Goes away"
     assert not having(told, "model copy nonsense")
     assert [line.command for one in having(told, "COPY markdown") for line in one.lines if line.command]
     assert having(told, "figures")[-1] == told[-1] and len(having(told, "figures")[-1].lines) > 30

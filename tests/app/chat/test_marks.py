@@ -20,7 +20,8 @@ from outrider.app.chat.talk import Reply
 from outrider.app.chat.themes import CONTRAST, DARK, LIGHT
 from outrider.app.chat.wrapped import line_at, wrapped
 from outrider.app.store import chances
-from outrider.app.store.records import Pass
+from outrider.app.store.records import Node, Settings
+from outrider.app.store.replies import Growing, reply_of
 from outrider.core.protocol import Kind, Step, Token
 
 
@@ -70,44 +71,48 @@ def test_tenths() -> None:
     assert [tenth(p) for p in (None, 0.0, 0.099, 0.5, 0.9999, 1.0)] == [UNKNOWN, 0, 0, 5, 9, 9]
 
 
-def test_chances_are_kept_and_laid_where_they_were() -> None:
+def test_chances_and_passes_are_kept() -> None:
+    live = Growing(Node(id="n", role="assistant", text=""), Settings())
     thinks = [Token(1, "Hm.", "P", 0.7, True), Token(2, "", "P", None, True)]
-    says = [Token(3, "x" * 30, "A", 0.31), Token(4, "y", "C", 0.02), Token(5, "", "B", 0.99)]
-    live = Reply()
-    passes = []
-    for seq, tokens in enumerate(([thinks[0]], [thinks[1], says[0]], [], says[1:])):
-        live.take(_step(seq, tokens))
-        thought = sum(len(token.text) for token in tokens if token.thinking)
-        answered = sum(len(token.text) for token in tokens) - thought
-        passes.append(Pass(0.0, "none", 0, 0, len(tokens), thought, answered, 0.0, 0.0, 0.0))
-    text = chances.write([*thinks, *says])
-    assert text == "7d-a3be0b9a"
-    assert chances.read(text) == [(7, 3), (UNKNOWN, 0), (3, 30), (0, 1), (9, 0)]
-    kept = Reply()
-    kept.answer.fill(live.answer.text, live.answer.runs)
-    kept.thought.fill(live.thought.text, live.thought.runs)
-    chances.lay(kept.answer.layers, kept.thought.layers, passes, text)
+    says = [Token(3, "x" * 30, "A", 0.31), Token(4, "y", "C", 0.02), Token(5, "", "B", 0.99), Token(6, "z", "P")]
+    for seq, brought in enumerate(([thinks[0]], [thinks[1], says[0]], [], says[1:3], says[3:])):
+        live.take(told(seq, brought))
+    node = live.row()
+    assert node.answer is not None and node.answer.chances == "3be|0b|-b/7d"
+    back = reply_of(node)
     for mode in Marks:
-        for ours, theirs in ((live.answer, kept.answer), (live.thought, kept.thought)):
+        for ours, theirs in ((live.reply.answer, back.answer), (live.reply.thought, back.thought)):
             assert list(ours.layers.marks(mode, 0, 99)) == list(theirs.layers.marks(mode, 0, 99)), mode
+    node.answer.chances = ""  # as a store of before has it
+    old = reply_of(node)
+    assert not old.answer.layers.knows_chances
+    passes = [list(strand.layers.passes) for strand in (live.reply.answer, old.answer, live.reply.thought, old.thought)]
+    assert passes[0] == passes[1] and passes[2] == passes[3]
 
 
-def _step(seq: int, tokens: list[Token]) -> Step:
+def test_what_the_user_began_and_what_was_cut_stay_in_step() -> None:
+    reply = Reply()
+    reply.begin_with("Well, ")
+    reply.take(told(0, [Token(1, "yes", "P", 0.2)]))
+    reply.answer.cut(8)
+    reply.take(told(1, [Token(1, "ah", "A", 0.9)]))
+    back = Layers()
+    back.kinds = reply.answer.runs
+    chances.lay(back, Layers(), chances.write(reply.answer.layers, Layers()))
+    for mode in Marks:
+        assert list(back.marks(mode, 0, 99)) == list(reply.answer.layers.marks(mode, 0, 99)), mode
+
+
+def told(seq: int, tokens: list[Token]) -> Step:
+    """One pass."""
     zero = dict.fromkeys(("t", "draft_ms", "verify_ms", "host_ms"), 0.0)
     return Step(request=1, seq=seq, drafter="none", proposed=0, accepted=0, tokens=tokens, **zero)
 
 
-@pytest.mark.parametrize("text", ["9", "ab", "9e0", "9e 0b"])
+@pytest.mark.parametrize("text", ["9", "9d", "ab/", "9d0/", "9d 0b/", "9d/0b/"])
 def test_what_are_no_chances_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="chances"):
-        chances.read(text)
-
-
-def test_old_replies_know_no_chances() -> None:
-    reply = Reply()
-    reply.answer.fill("words", reply.answer.runs)
-    chances.lay(reply.answer.layers, reply.thought.layers, [], "")
-    assert not reply.answer.layers.knows_chances
+        chances.lay(Layers(), Layers(), text)
 
 
 # ---------------------------------------------------------------------------------------------------- looks
@@ -186,6 +191,12 @@ def cells(chat: Ride, y: int) -> list[tuple[str, RichStyle | None]]:
     return [(sign, part.style) for part in strip for sign in part.text]
 
 
+def column(chat: Ride, view: ReplyView) -> list[tuple[str, RichStyle | None]]:
+    """The last column of a reply, as far as it is seen."""
+    seen = range(max(0, view.region.y), min(view.region.bottom, chat.app.size.height - 3))
+    return [cells(chat, y)[view.region.right - 1] for y in seen]
+
+
 async def test_modes_and_gutter_on_the_screen(ride: Any) -> None:
     prose = " ".join(f"{n}word{n}" for n in range(90))
     text = f"# A title here\n\n{prose}\n\n> quoted {prose[:200]}\n\n- item {prose[:150]}\n"
@@ -225,9 +236,15 @@ async def test_modes_and_gutter_on_the_screen(ride: Any) -> None:
         await chat.type("/marks passes")
         await chat.ask("more")
         assert len(chat.chat.query(".legend")) == 1  # once in a chat
+        blocks = lambda: set("▁▂▃▄▅▆▇█") & {sign for sign, _ in column(chat, view)}  # noqa: E731
+        chat.chat.transcript.scroll_home(animate=False)
+        await chat.until(blocks)
         chat.chat.sight.show_gutter(False)
-        await chat.pilot.pause()
-        assert not set("▂▃▄▅▆▇█") & {line[-3:] for line in chat.lines()}
+        await chat.until(lambda: not blocks())
+        chat.chat.sight.show_gutter(True)
+        await chat.until(blocks)
+        await chat.pilot.resize_terminal(78, 40)
+        await chat.until(lambda: not blocks())
         await chat.pilot.press("alt+up", "v")
         await chat.until(lambda: chat.chat.query(ReplyView).last().raw)
         tail = chat.chat.query(ReplyView).last().query_one(MarkedText)

@@ -54,6 +54,11 @@ async def test_models_are_looked_through_brought_and_deleted(ride: Any) -> None:
         assert "11.0 GB" in chat.screen()  # with its drafter
         await chat.pilot.press("ctrl+g")
         await chat.until(lambda: "2.0 GB of 8.0 GB" in chat.screen() and "coming 25%" in chat.screen())
+        await chat.pilot.press("ctrl+g", "ctrl+g")
+        await chat.until(
+            lambda: "lab/Middle-DFlash  waiting" in chat.screen() and "nothing else to pull" in chat.screen()
+        )
+        assert chat.chat.models.pulls.stop("lab/Middle-DFlash")
         await chat.pilot.press("delete")
         await chat.until(lambda: "ctrl+x stops that" in chat.screen())
         await chat.pilot.press("ctrl+x")
@@ -211,6 +216,10 @@ async def test_error_cards_can_be_worked_with(ride: Any) -> None:
         chat.chat.prompt.put("")
         await chat.pilot.press("alt+up")
         await chat.until(lambda: isinstance(chat.chat.focused, Card))
+        await chat.pilot.press("d")  # no message has the focus, so none is deleted
+        assert chat.chat.prompt.text == "d" and len(chat.session.chat.turns) == 1
+        chat.chat.prompt.put("")
+        await chat.pilot.press("alt+up")
         await chat.pilot.press("c")
         await chat.until(lambda: "details of the error" in chat.status)
         assert "Trace of it" in chat.app.clipboard and "model starter" in chat.app.clipboard

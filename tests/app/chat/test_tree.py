@@ -24,6 +24,12 @@ def grown(*above: tuple[str, str, str]) -> Tree:
     return tree
 
 
+def named(node: str) -> Reply:
+    reply = Reply()
+    reply.node = node
+    return reply
+
+
 def forked() -> Chat:
     chat = Chat(
         tree=grown(("q", "", "u"), ("a", "q", "m"), ("b", "q", "m"), ("r", "a", "u"), ("s", "a", "u"), ("c", "s", "m"))
@@ -69,17 +75,15 @@ def test_showing_another_branch_keeps_the_turns_that_stay() -> None:
 
 def test_a_refused_turn_leaves_no_trace_but_what_was_answered_before() -> None:
     chat = forked()
-    fresh = Turn("Why?", Reply(), node="t")
+    fresh = Turn("Why?", named("d"), node="t")
     chat.turns.append(fresh)
-    fresh.reply.node = "d"
     chat.plant(fresh)
     assert [knot.node for knot in chat.tree.path("d")][-3:] == ["c", "t", "d"]
     chat.uproot(fresh)
     assert "t" not in chat.tree and "d" not in chat.tree
     chat.show("q")
-    again = Turn("Q", Reply(), node="q")
+    again = Turn("Q", named("e"), node="q")
     chat.turns = [again]
-    again.reply.node = "e"
     chat.plant(again)
     assert chat.tree.siblings("e") == ["a", "b", "e"]
     chat.uproot(again)
@@ -148,7 +152,8 @@ def test_speed_and_gain_are_weighted_by_time() -> None:
     done.timing.decode_s, done.tokens_per_second, done.speedup = 3.0, 20.0, Speedup(value=1.0, error=0.1, n=12)
     both = joined(cut, done)
     assert both.tokens_per_second == pytest.approx(25.0)
-    assert both.speedup == Speedup(value=1.25, error=pytest.approx(0.125), n=12)
+    assert both.speedup is not None
+    assert (both.speedup.value, both.speedup.error, both.speedup.n) == pytest.approx((1.25, 0.125, 12))
     done.speedup = None
     assert joined(cut, done).speedup is None
     cut.rule = "typical"
@@ -192,6 +197,7 @@ def test_what_was_only_held_is_taken_back_when_it_goes_on() -> None:
     for step in two:
         reply.take(step)
     assert reply.finish("stop", done) and reply.text == "Café is open" and len(reply.answer.runs) == len(reply.text)
+    assert sum(one.answer for one in reply.passes) == len(reply.text)
     assert reply.answer.fresh() == reply.text  # whoever shows it begins anew
 
 

@@ -59,5 +59,5 @@ def test_a_full_disk_is_told_with_numbers(tmp_path: Path, monkeypatch: pytest.Mo
     teacher = pupils.teacher()
     states = States(teacher, pupils.texts(teacher, 1, length=9), (6,), tmp_path / "states.bin")
     monkeypatch.setattr("outrider.core.train.states.shutil.disk_usage", lambda _: type("", (), {"free": 1 << 20})())
-    with pytest.raises(ModelError, match=r"take 0\.0 GB and 0\.0 GB are free"):
+    with pytest.raises(ModelError, match=r"takes 0\.0 GB and 0\.0 GB are free"):
         states.prepare("these", told, lambda: False)

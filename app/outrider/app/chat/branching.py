@@ -9,7 +9,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from outrider.app.chat.input.attach import with_attachments
-from outrider.app.chat.session import BUSY, Session
+from outrider.app.chat.session import BUSY, Session, State
 from outrider.app.chat.talk import Chat, End, Reply, Turn
 from outrider.app.chat.transcript import UserMessage
 from outrider.app.store.problems import StoreError
@@ -178,6 +178,7 @@ class Branching:
             branches.rewrite(editing.turn, with_attachments(text, attachments))
         else:
             branches.edit(editing.turn, text, attachments)
+        self._say_when()
         return True
 
     # ------------------------------------------------------------------------------------------------ answers
@@ -186,12 +187,18 @@ class Branching:
         """Another answer to the same message."""
         if (turn := self.turn()) is not None:
             self._screen.session.branches.regenerate(turn)
+            self._say_when()
             self._screen.prompt.focus()
 
     def keep_going(self) -> None:
         """Have the model go on with its last reply."""
         if (turn := self.turn()) is not None:
             self._screen.session.branches.keep_going(turn)
+            self._say_when()
+
+    def _say_when(self) -> None:
+        if self._screen.session.state not in (State.READY, *BUSY):
+            self._screen.stage.flash("As soon as the engine is ready")
 
     # ------------------------------------------------------------------------------------------------ branches
 

@@ -38,6 +38,10 @@ class Browser(ModalScreen[None]):
     KEYS = ""  # what the keys do
     FILTERED = True  # whether there are words to look for; without them letters are keys
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._beneath: Sequence[Part] | None = None  # what is shown under the list
+
     def compose(self) -> ComposeResult:
         """Words, list and details, what runs, keys."""
         with Vertical(id="browser"):
@@ -98,6 +102,9 @@ class Browser(ModalScreen[None]):
 
     def run(self, parts: Sequence[Part]) -> None:
         """Show this under the list, nothing if there is nothing."""
+        if parts == self._beneath:
+            return
+        self._beneath = parts
         line = self.query_one(".running", Static)
         line.display = bool(parts)
         line.update(Content.assemble(*parts))

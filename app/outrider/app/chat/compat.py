@@ -7,7 +7,6 @@ ones and parses nothing. Marks are named styles, resolved when painted: another 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from markdown_it.token import Token
 from textual.app import ComposeResult
@@ -25,7 +24,9 @@ from outrider.app.chat.bare import Bare
 from outrider.app.chat.blocks import Piece
 from outrider.app.chat.hanging import Hanging
 from outrider.app.chat.inline import content_of
-from outrider.app.chat.leaf import Hits, Leaf, spans_of
+from outrider.app.chat.leaf import Hits, Leaf
+from outrider.app.chat.marked_text import Counts, Marked, named, summed
+from outrider.app.chat.marked_text import MarkedText as MarkedText
 from outrider.app.chat.marks import Layers
 from outrider.app.chat.palette import Palette
 from outrider.app.chat.places import Places
@@ -33,74 +34,6 @@ from outrider.app.chat.sheet import Row, Sheet, header
 from outrider.app.chat.wrapped import Lines, line_at, wrapped
 
 _SIGN = "$text-primary"
-
-
-def _style(palette: Palette, names: tuple[str, ...]) -> Style | None:
-    return palette.style(names[0]) if len(names) == 1 else None
-
-
-class Marked(Protocol):
-    """What shows a text with marks."""
-
-    def redress(self) -> None:
-        """Lay the marks and hits of now over the text."""
-        ...
-
-    def tell_lines(self) -> list[tuple[Widget, list[tuple[int, int]]]]:
-        """Each widget that shows a text of it, with the accepted and all letters of its lines as they are wrapped."""
-        ...
-
-    def lines_of(self, offset: int) -> Iterator[int]:
-        """The lines of the screen where a character of the strand stands."""
-        ...
-
-
-class MarkedText(Static):
-    """A plain text with marks: what of a reply is not settled yet, or all of it as it was written."""
-
-    def __init__(self, palette: Palette, *, classes: str | None = None) -> None:
-        super().__init__("", markup=False, classes=classes)
-        self._palette = palette
-        self._text, self._layers, self._start = "", Layers(), 0
-        self.hits: Hits = ()
-
-    def show(self, text: str, layers: Layers, start: int) -> None:
-        """Show `text`, which begins at `start` of what `layers` cover."""
-        self._text, self._layers, self._start = text, layers, start
-        self.update(self._dressed())
-
-    def redress(self) -> None:
-        """Lay the marks of now over it."""
-        self.update(self._dressed(), layout=False)
-
-    def tell_lines(self) -> list[tuple[Widget, list[tuple[int, int]]]]:
-        """Counts of its lines as they are wrapped."""
-        width = self.size.width
-        leaf = Leaf(Content(self._text), range(self._start, self._start + len(self._text)))
-        return [(self, leaf.shares(self._layers, wrapped(self._text, width)))] if width else []
-
-    @property
-    def start(self) -> int:
-        """Where its text begins in the strand."""
-        return self._start
-
-    def line_of(self, offset: int) -> int | None:
-        """The line of the screen where a character of the strand stands."""
-        lines = wrapped(self._text, self.size.width)
-        return self.content_region.y + line_at(lines, offset - self._start) if self.size.width else None
-
-    def _dressed(self) -> Content:
-        start, end = self._start, self._start + len(self._text)
-        spans = spans_of(self._layers.marks(self._palette.mode, start, end), self._palette, -start)
-        for begin, stop, now in self.hits:
-            if begin < end and stop > start:
-                spans.append(Span(max(0, begin - start), stop - start, self._palette.hit(now)))
-        return Content(self._text, spans)
-
-    def get_visual_style(self, *component_classes: str, partial: bool = False) -> Style:
-        """Also knows the marks."""
-        found = _style(self._palette, component_classes)
-        return found if found is not None else super().get_visual_style(*component_classes, partial=partial)
 
 
 class _Inline(blocks.MarkdownBlock):
@@ -122,7 +55,7 @@ class _Inline(blocks.MarkdownBlock):
             self._content = document.dressed(self.leaf)
             self.update(self._content, layout=False)
 
-    def tell_lines(self) -> list[tuple[Widget, list[tuple[int, int]]]]:
+    def tell_lines(self) -> list[tuple[Widget, Counts]]:
         """Counts of its lines as they are wrapped."""
         document, width = self._markdown, self.size.width
         if self.leaf is None or not width or not isinstance(document, Settled):
@@ -215,7 +148,7 @@ class _Table(blocks.MarkdownTable):
         self._sheet = None
         self.refresh()
 
-    def tell_lines(self) -> list[tuple[Widget, list[tuple[int, int]]]]:
+    def tell_lines(self) -> list[tuple[Widget, Counts]]:
         """Counts of its lines."""
         document, width = self._markdown, self.size.width
         if not width or not isinstance(document, Settled):
@@ -348,7 +281,7 @@ class _Fence(blocks.MarkdownFence):
             for label in self.query_children(Static):
                 label.update(self._content, layout=False)
 
-    def tell_lines(self) -> list[tuple[Widget, list[tuple[int, int]]]]:
+    def tell_lines(self) -> list[tuple[Widget, Counts]]:
         """Counts of the lines of the code."""
         document = self._markdown
         if self.leaf is None or not isinstance(document, Settled):
@@ -401,7 +334,7 @@ _BLOCKS: dict[str, type[blocks.MarkdownBlock]] = {
 }
 
 
-class Settled(Markdown, Bare):
+class Settled(Markdown, Bare):  # pyright: ignore[reportIncompatibleMethodOverride]  # Textual's own two differ
     """One settled piece of a reply as rendered Markdown, with its marks."""
 
     def __init__(self, piece: Piece, layers: Layers, palette: Palette, hits: Hits = ()) -> None:
@@ -440,7 +373,7 @@ class Settled(Markdown, Bare):
 
     def get_visual_style(self, *component_classes: str, partial: bool = False) -> Style:
         """Also knows the marks."""
-        found = _style(self._palette, component_classes)
+        found = named(self._palette, component_classes)
         return found if found is not None else super().get_visual_style(*component_classes, partial=partial)
 
     def get_block_class(self, block_name: str) -> type[blocks.MarkdownBlock]:
@@ -473,18 +406,3 @@ class Settled(Markdown, Bare):
     def take_table(self, table: _Table) -> None:
         """Marks of its cells change with all others."""
         self._marked.append(table)
-
-
-Counts = list[tuple[int, int]]
-
-
-def summed(found: list[tuple[Widget, Counts]], top: int, height: int) -> Counts:
-    """Counts of widgets that stand in lines of the screen, as counts of the `height` lines from `top` on."""
-    accepted, letters = [0] * height, [0] * height
-    for widget, lines in found:
-        first = widget.content_region.y - top
-        for y, (early, all_) in enumerate(lines, first):
-            if 0 <= y < height:
-                accepted[y] += early
-                letters[y] += all_
-    return list(zip(accepted, letters, strict=True))

@@ -47,7 +47,6 @@ class DraftersScreen(Browser):
 
     def on_mount(self) -> None:
         """What the engine knows takes a moment."""
-        super().on_mount()
         self.set_interval(_REDRAW, self._follow)
         self._fill()
         self.action_look()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from textual.content import Content, Span
 from textual.geometry import Region
 
-from outrider.app.chat.finding import Finder, Hit, nearest_from
 from outrider.app.chat.palette import Palette
 
 if TYPE_CHECKING:
     from outrider.app.chat.find_bar import FindBar
+    from outrider.app.chat.finding import Finder, Hit
     from outrider.app.chat.flow import Flow
     from outrider.app.chat.leaf import Hits
     from outrider.app.chat.reply import ReplyView
@@ -30,7 +30,7 @@ class Find:
     def __init__(self, screen: ChatScreen, palette: Palette) -> None:
         self._screen = screen
         self._palette = palette
-        self._finder = Finder()
+        self._finder: Finder | None = None
         self.words = ""
         self.hits: list[Hit] = []
         self.at = 0
@@ -58,7 +58,7 @@ class Find:
             return False
         self._bar.remove()
         self._bar, self.words, self.hits = None, "", []
-        self._finder = Finder()
+        self._finder = None
         self._show()
         self._screen.prompt.focus()
         return True
@@ -82,12 +82,17 @@ class Find:
         return f"{self.at + 1}/{len(self.hits)}" if self.hits else "none"
 
     async def _search(self, words: str, pause: float = 0.0) -> None:
+        from outrider.app.chat.finding import nearest_from
+
         await asyncio.sleep(pause)
         await self._look(words)
         self.at = nearest_from(self.hits, self._screen.session.chat.turns, self._seen())
         await self._go()
 
     async def _look(self, words: str) -> None:
+        from outrider.app.chat.finding import Finder  # brings Markdown with it
+
+        self._finder = self._finder or Finder()
         hits: list[Hit] = []
         for turn in self._screen.session.chat.turns:
             hits += self._finder.hits(turn, words)

@@ -9,7 +9,6 @@ from typing import Literal
 
 from outrider.app.chat.blocks import Scanner, coalesce
 from outrider.app.chat.clean import harmless
-from outrider.app.chat.places import texts
 from outrider.app.chat.talk import Strand, Turn
 
 Part = Literal["said", "thought", "answer"]
@@ -73,6 +72,8 @@ class Finder:
     def _texts(self, strand: Strand, text: str) -> list[tuple[str, list[int] | None]]:
         kept = self._rendered.get(strand)
         if kept is None or kept[0] != len(text):
+            from outrider.app.chat.places import texts  # Markdown is loaded after the first paint
+
             scanner = Scanner()
             pieces = coalesce(scanner.feed(text) + scanner.finish())
             kept = len(text), [found for piece in pieces if piece.shown for found in texts(piece)]

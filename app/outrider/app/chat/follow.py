@@ -48,6 +48,7 @@ class Follower:
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
+        self._model = ""  # that the chat went over to, empty while it is the one of the settings
         self._seen = _stamp(config_file())
         self.settings = asked.settle()
         self.keymap = keymap(self.settings)
@@ -78,18 +79,31 @@ class Follower:
         """Read the file again and take over what has changed in it; `words`, and what that was."""
         self._seen = _stamp(config_file())
         try:
-            settings = self.asked.settle()
+            settings = self._settle(self.asked)
         except LookupError as error:  # the persona is not in the file any more
             screen.stage.tell(str(error.args[0]))
             self.asked = dataclasses.replace(self.asked, persona=None)
-            settings = self.asked.settle()
+            settings = self._settle(self.asked)
         return self._take(screen, settings, words)
+
+    def _settle(self, asked: Asked) -> Settings:
+        """What holds with the model in use; which model the settings themselves name is told as it stands there."""
+        plain = asked.settle()
+        if not self._model:
+            return plain
+        path = "engine.model"
+        settings = dataclasses.replace(asked, flags={**asked.flags, path: self._model}).settle()
+        return dataclasses.replace(
+            settings,
+            values={**settings.values, path: plain.values[path]},
+            sources={**settings.sources, path: plain.sources[path]},
+        )
 
     def loaded(self, screen: ChatScreen, model: str) -> str:
         """Another model is in use: what holds for it is taken over, but for what the chat was told for itself."""
-        self.asked = dataclasses.replace(self.asked, flags={**self.asked.flags, "engine.model": model})
         own = {path for path in FIELDS if self.own(screen.session, path) is not None}
-        return self._take(screen, self.asked.settle(), f"Model {model}", own | {"engine.model"})
+        self._model = model
+        return self._take(screen, self._settle(self.asked), f"Model {model}", own)
 
     def own(self, session: Session, path: str) -> Any:
         """What the chat was told in place of a setting, as in the file; None if nothing."""
@@ -98,6 +112,8 @@ class Follower:
             now, then = getattr(session.sampling, name), getattr(self.settings.sampling(), name)
         elif path in ("chat.system", "chat.think"):
             now, then = session.chat.system if name == "system" else session.think, self.settings.get(path)
+        elif path == "engine.model":
+            now, then = self._model or None, None
         elif path == "drafting.drafter":
             now, then = session.drafter.name, self.settings.get(path)
         else:
@@ -113,7 +129,7 @@ class Follower:
             return
         asked = dataclasses.replace(self.asked, persona=None if name == "none" and name not in personas else name)
         try:
-            settings = asked.settle()
+            settings = self._settle(asked)
         except LookupError as error:
             screen.stage.tell(" ".join(map(str, error.args)))
             return

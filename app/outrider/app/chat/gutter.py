@@ -6,12 +6,12 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from rich.segment import Segment
+from rich.style import Style
 from textual.geometry import Region
 from textual.strip import Strip
-from textual.style import Style
 
-from outrider.app.chat.compat import Counts, summed
 from outrider.app.chat.flow import Flow
+from outrider.app.chat.marked_text import Counts, summed
 
 LEAST_WIDTH = 80  # cells of a window that has room for it
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -55,7 +55,7 @@ def drawn(strips: list[Strip], crop: Region, column: int, lines: Counts, style: 
     for strip, (accepted, letters) in zip(strips, lines, strict=True):
         sign = glyph(accepted, letters)
         if sign != " ":
-            mark = Strip([Segment(sign, style.rich_style)], 1)
+            mark = Strip([Segment(sign, style)], 1)
             strip = Strip.join([strip.crop(0, x), mark, strip.crop(x + 1)])
         made.append(strip)
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from outrider.app.chat.helptext import Place, Section, having, laid_out
+from outrider.app.chat.keymap import shown
 from outrider.app.chat.prompt import Prompt
 
 
@@ -22,8 +24,13 @@ def place_of(focused: Widget | None) -> Place:
     """What has the focus. A widget may have `HELP_KEYS`: what it is called, and its keys, each with what it does."""
     if focused is None or isinstance(focused, Prompt):
         return Place()
-    name, keys = getattr(focused, "HELP_KEYS", ("message", ()))
-    return Place(name, keys)
+    if told := getattr(focused, "HELP_KEYS", None):
+        return Place(*told)
+    if hasattr(focused, "reply") or hasattr(focused, "turn"):
+        return Place("message")
+    bound = [one for one in type(focused).BINDINGS if isinstance(one, Binding) and one.description]
+    name = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(focused).__name__).lower()
+    return Place(name, [(", ".join(map(shown, one.key.split(","))), one.description) for one in bound])
 
 
 class HelpScreen(ModalScreen[None]):

@@ -75,7 +75,7 @@ def _here(place: Place, actions: Sequence[Action], reasons: Mapping[str, str]) -
             Line(", ".join(one.on_message), "", one.help, reasons.get(one.id, "")) for one in actions if one.on_message
         ]
         return Section("On this message, where you are", (*lines, Line("anything else", "", "Goes to the prompt")))
-    return Section(f"In {place.name}, where you are", tuple(Line(keys, "", words) for keys, words in place.keys))
+    return Section(f"On the {place.name}, where you are", tuple(Line(keys, "", words) for keys, words in place.keys))
 
 
 def sections(

@@ -19,6 +19,7 @@ PRESETS: dict[str, dict[str, tuple[str, ...]]] = {
         "palette": ("alt+x",),
         "stop": ("escape", "ctrl+g"),
         "new": (),
+        "editor": ("alt+e",),
         "copy": ("alt+w", "c", "w"),
         "page_down": ("pagedown", "ctrl+v"),
         "page_up": ("pageup", "alt+v"),
@@ -37,6 +38,9 @@ PRESETS: dict[str, dict[str, tuple[str, ...]]] = {
         "help": ("f1", "?"),
         "palette": ("ctrl+p", ":"),
         "undo": ("u",),
+        "keep_going": (".",),
+        "inspector": ("f8", "I"),
+        "find": ("ctrl+f", "/"),
     },
     "no-fkeys": {
         "help": ("alt+h",),
@@ -49,6 +53,7 @@ PRESETS: dict[str, dict[str, tuple[str, ...]]] = {
         "stats": ("alt+t",),
         "compare": ("alt+r",),
         "log": ("alt+l",),
+        "inspector": ("alt+i", "i"),
     },
 }
 """What a preset changes. A key that it gives away is taken from whoever has it in the registry."""

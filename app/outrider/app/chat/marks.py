@@ -49,6 +49,11 @@ class Runs(Generic[V]):
     def __iter__(self) -> Iterator[Run[V]]:
         return self.between(0, len(self))
 
+    @property
+    def last(self) -> V:
+        """The kind of the last character."""
+        return self._kinds[-1]
+
     def add(self, kind: V, length: int) -> None:
         """Append `length` characters of one kind."""
         if length <= 0:
@@ -108,7 +113,7 @@ class Layers:
 
     def end_pass(self) -> None:
         """What comes next is another pass's."""
-        if len(self.passes) and next(self.passes.between(len(self.passes) - 1, len(self.passes))).kind == self._pass:
+        if len(self.passes) and self.passes.last == self._pass:
             self._pass += 1
 
     def add_pass(self, length: int) -> None:

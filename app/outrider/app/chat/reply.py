@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
+from rich.segment import Segment
+from rich.style import Style
 from textual.app import ComposeResult
 from textual.containers import VerticalGroup
 from textual.geometry import Region
@@ -106,7 +108,14 @@ class ReplyView(VerticalGroup, Bare, can_focus=True):
         if self.screen.size.width < gutter.LEAST_WIDTH:
             return strips
         lines = gutter.counts(self.flows(), self.region.y + crop.y, crop.height)
-        return gutter.drawn(strips, crop, self.outer_size.width - 1, lines, self.visual_style + self._palette.edge)
+        return gutter.drawn(strips, crop, self.outer_size.width - 1, lines, self._edge())
+
+    def _edge(self) -> Style:
+        """How the gutter looks where colours may have to be left out."""
+        segment = Segment("█", (self.visual_style + self._palette.edge).rich_style)
+        for each in self.get_line_filters():
+            (segment,) = each.apply([segment], self.background_colors[1])
+        return segment.style or Style.null()
 
     def _refresh_gutter(self) -> None:
         tail = self._answer.tail if self.reply.answer.begun or self.thought is None else self.thought.tail

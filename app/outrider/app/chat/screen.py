@@ -158,7 +158,7 @@ class ChatScreen(Screen[None]):
         if event.is_printable and event.character:
             event.stop()
             action = None if "+" in event.key else self.keymap.letters().get(event.character)
-            if action is not None and self.focused is not None:
+            if action is not None and self.focused is not None and not isinstance(self.focused, Card):
                 self.perform(action)
                 return
             self.prompt.focus()

@@ -150,8 +150,10 @@ class Session:
             await self._load()
         except EngineError as error:
             self._failed(error)
-            title = "The model could not be loaded" if self.state is State.FAILED else "The engine did not come up"
-            self.view.complain(dataclasses.replace(Problem.of(title, error), restart=self.state is State.DIED))
+            dead = self.state is State.DIED
+            title = "The engine did not come up" if dead else "The model could not be loaded"
+            told = Problem.of(title, error, "" if dead else "/models shows which others there are.")
+            self.view.complain(dataclasses.replace(told, restart=dead))
             return
         self.progress = None
         self._enter(State.READY)

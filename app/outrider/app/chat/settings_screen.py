@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 from typing import ClassVar
 
-from textual.app import ComposeResult
+from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -278,7 +278,7 @@ class SettingsScreen(ModalScreen[None]):
                 replace(file, fresh_file())
             with self.app.suspend():
                 subprocess.run([*words, str(file)], check=False)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SuspendNotSupported) as error:
             self._tell(f"The editor could not be started: {error}. The file is {file}.", "$text-error")
             return
         self._tell(self._board.reread())

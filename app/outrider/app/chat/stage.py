@@ -100,6 +100,10 @@ class Stage:
         await self._transcript.drop(chat.turns, self.session.queue)
         if self.session.chat is not chat:  # the user was quicker
             return
+        if not chat.turns and not self.session.queue:
+            self._transcript.clear(
+                self.session.loaded.title if self.session.loaded else self.session.options.model.model
+            )
         shown = await self._transcript.fill(chat.turns, kept, self.session.queue)
         self.live = {turn: view for turn, view in self.live.items() if turn in chat.turns} | shown
         self.scrolled()

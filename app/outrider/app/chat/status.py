@@ -166,8 +166,9 @@ class StatusLine(Widget):
         width = self.size.width
         if self._flash:
             return Content.styled(self._flash, "bold $text-primary").truncate(width, ellipsis=True)
-        told = hints(self.keymap, narrow=self.screen.size.width < _NARROW)
-        asked = sum(len(key) + len(word) + 3 for key, word in told) + 3
+        narrow = self.screen.size.width < _NARROW
+        told = hints(self.keymap, narrow=narrow)
+        asked = sum(len(key) + len(word) + 3 for key, word in told) + 3 if narrow else 0
         left = _fitting([chip for chip in self._chips if self.model or not chip.model], width, asked)
         keys: list[str | tuple[str, str]] = []
         room = width - left.cell_length - 3
@@ -194,7 +195,7 @@ def _fitting(line: list[Chip], width: int, keys: int) -> Content:
             kept.remove(min(able, key=lambda chip: chip.weight))
 
     drop(width, lambda _: True)
-    if width < _NARROW - 2:
+    if keys:
         drop(width - keys, lambda chip: chip.yields)
     parts: list[str | tuple[str, str]] = []
     for chip in kept:

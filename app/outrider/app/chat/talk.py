@@ -182,6 +182,7 @@ class Reply:
     def begin_with(self, text: str) -> None:
         """Words of the user that the model is to go on from."""
         self.answer.add(text, "P")
+        self.answer.layers.end_pass()
         self.end, self.lead = End.STOPPED, len(text)
 
     def go_on(self) -> None:
@@ -199,8 +200,7 @@ class Reply:
     def take(self, step: Step) -> None:
         """Add what one pass brought."""
         if step.stands is not None and self._stood is not None:
-            self.answer.cut(step.stands[0])
-            self.thought.cut(step.stands[1])
+            self._take_back(*step.stands)
             self._stood.text, self._stood.thought = self.text, self.thought.text
         self.meter.take(step)
         if not self.drafters or self.drafters[-1] != step.drafter:
@@ -213,6 +213,24 @@ class Reply:
         if thought := sum(token.thinking for token in step.tokens):
             self.thought.take(step, thought)
         self._count(step)
+
+    def _take_back(self, answer: int, thought: int) -> None:
+        """Keep so many characters: the others were only held, and come again."""
+        self.answer.cut(answer)
+        self.thought.cut(thought)
+        extra = (
+            sum(one.answer for one in self.passes) + self.lead - answer,
+            sum(one.thought for one in self.passes) - thought,
+        )
+        left = [max(0, count) for count in extra]
+        for place in range(len(self.passes) - 1, -1, -1):
+            one = self.passes[place]
+            gone = min(left[0], one.answer), min(left[1], one.thought)
+            if any(gone):  # rows that are being saved share the passes
+                self.passes[place] = msgspec.structs.replace(
+                    one, answer=one.answer - gone[0], thought=one.thought - gone[1]
+                )
+            left = [count - less for count, less in zip(left, gone, strict=True)]
 
     def _count(self, step: Step) -> None:
         self.ids += [token.id for token in step.tokens]

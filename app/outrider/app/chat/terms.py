@@ -20,7 +20,7 @@ TERMS: dict[str, Term] = {
     "first_token": Term("first token", "Seconds from sending the message to the first token of the reply."),
     "prefill": Term(
         "prefill",
-        "Tokens of the prompt read per second before the first token; those kept from before cost nothing but count.",
+        "Tokens of the prompt read per second before the first token, without those kept from the turn before.",
     ),
     "seconds": Term("s", "Seconds from sending the message to the last token."),
     "pass": Term("pass", "One forward run of the target model, which checks all proposed tokens at once."),
@@ -28,11 +28,12 @@ TERMS: dict[str, Term] = {
     "proposed": Term("proposed", "Draft tokens that the target has checked."),
     "accepted": Term("accepted", "Share of the checked draft tokens that the target agreed with: accepted / checked."),
     "ignored": Term(
-        "ignored", "Draft tokens that were proposed but never checked, because something before them decided."
+        "ignored",
+        "Draft tokens that decided nothing, because one before them in the same draft was wrong; they count as checked.",
     ),
     "depth": Term(
         "per depth",
-        "Share of the passes with a draft this deep in which its token at this depth was accepted; hollow below 20 passes.",
+        "Of the passes whose draft was right up to here, the share in which this token was right too; hollow below 20 passes.",
     ),
     "draft_length": Term("depth", "How many tokens ahead the drafter guesses in a pass."),
     "draft_ms": Term("draft", "Milliseconds of a pass in which the drafter guesses."),
@@ -40,7 +41,7 @@ TERMS: dict[str, Term] = {
     "host_ms": Term("host", "Milliseconds of a pass for everything else: sampling, accepting, text."),
     "speedup": Term(
         "x plain",
-        "Tokens per second against plain passes of the same reply, measured in between; grey below 8 plain passes.",
+        "Tokens per second against plain passes of this model, measured in between; grey below 8 plain passes.",
     ),
     "speedup_error": Term("+-", "Standard error of the speed-up."),
     "speedup_n": Term("n", "How many plain passes the speed-up was measured against."),
@@ -49,7 +50,7 @@ TERMS: dict[str, Term] = {
     ),
     "state": Term(
         "state",
-        "running; parked: plain passes are faster now; off: you switched it off; unavailable: it cannot ride here.",
+        "running, or ready between replies; parked: plain passes are faster; off: by you; unavailable: it cannot ride here.",
     ),
     "memory": Term(
         "memory",
@@ -57,9 +58,9 @@ TERMS: dict[str, Term] = {
     ),
     "memory_target": Term("target", "Bytes of the target's weights in memory."),
     "memory_context": Term("KV", "Bytes of the keys and values of the context, at its full length."),
-    "memory_drafter": Term("drafter", "Bytes of the drafter's weights and states in memory."),
+    "memory_drafter": Term("drafter", "Bytes of the drafter's weights."),
     "memory_reserve": Term("reserve", "Bytes kept back for what a pass needs on its way."),
-    "memory_free": Term("free", "Bytes that the device has left now."),
+    "memory_free": Term("free", "Bytes that the device had left after loading."),
     "context": Term("context", "Tokens of the conversation that the model holds, of those it can hold."),
     "phase": Term("phases", "Tokens per pass apart for prose, code and thinking."),
     "phase_prose": Term("prose", "Tokens per pass outside code blocks and thoughts."),
@@ -70,7 +71,7 @@ TERMS: dict[str, Term] = {
     "kind_C": Term("correction", "A token of the target where it overruled the drafter's guess."),
     "kind_B": Term("bonus", "The target's own token after a draft that was accepted to its end."),
     "kind_P": Term("plain", "A token of a pass in which nothing was proposed."),
-    "probability": Term("p", "The probability that the target gave to the token, after temperature and filters."),
+    "probability": Term("p", "The probability that the target gave to the token, before temperature and filters."),
     "gutter": Term(
         "gutter", "The column right of a reply: for each line the share of characters that were accepted drafts."
     ),

@@ -78,9 +78,12 @@ def _versions() -> list[Finding]:
 
 
 def _terminal(environ: Mapping[str, str]) -> list[Finding]:
-    if not (render.is_terminal(sys.stdin) and render.is_terminal(sys.stdout)):
-        text = "Input or output is no terminal, so the chat cannot open here; `outrider run` works."
+    if not render.is_terminal(sys.stdin):
+        text = "Input is no terminal, so the chat opens here only with --screen-reader; `outrider run` works."
         return [Finding("note", "terminal", text, "Open a terminal for the chat.")]
+    if not render.is_terminal(sys.stdout):
+        text = "Output is no terminal, so the chat comes in plain lines."
+        return [Finding("note", "terminal", text, "Open a terminal for its screen.")]
     columns, rows = shutil.get_terminal_size()
     found = [Finding("ok", "terminal", f"{columns} × {rows} ({environ.get('TERM', 'TERM is not set')})")]
     if columns < 60 or rows < 20:

@@ -186,8 +186,9 @@ def _why(desk: Desk, words: str) -> None:
 
 def _verify(desk: Desk, words: str) -> None:
     session, turn = desk.session, last_turn(desk.session.chat)
-    if session.loaded is None or (reason := refusal(turn, session.settings())):
-        desk.stage.line("No model is loaded." if session.loaded is None else f"Not now: {reason}.")
+    reason = refusal(turn, session.settings()) if session.loaded is not None else "no model is loaded"
+    if session.loaded is None or reason:
+        desk.stage.line(f"Not now: {reason}.")
         return
     assert turn is not None and turn.reply is not None
     settings = turn.reply.settings or session.settings()

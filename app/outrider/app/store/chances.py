@@ -1,56 +1,59 @@
-"""How likely the tokens of a reply were, as a short text: for each its tenth as a digit, then its length in letters.
+"""Which pass brought each character of a reply and how likely it was, as a short text beside the run lengths of kinds.
 
-`9e0b-` followed by `a`: a token of four characters with a chance of 0.9 or more, one of one character with less than 0.1,
-and an empty one of which nobody told. Lengths are numbers to the base of 26, `a` is 0.
+`9d|5b-a/`: a pass of three characters with a chance of 0.9 or more; one of a character with a chance from 0.5 to 0.6 and one
+that is empty, of which nobody told; no thought. A digit is the tenth of a chance, the letters behind it are a number of
+characters to the base of 26 in which `a` is 0; the answer comes first, then behind a slash the thought.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
-from outrider.app.chat.marks import UNKNOWN, Layers, tenth
+from outrider.app.chat.marks import UNKNOWN, Layers
 from outrider.app.store.records import Pass
-from outrider.core.protocol import Token
 
-_TOKEN = re.compile(r"([0-9-])([a-z]+)")
-_ALL = re.compile(r"(?:[0-9-][a-z]+)*")
+_RUN = re.compile(r"([0-9-])([a-z]+)")
+_ALL = re.compile(r"(?:[0-9-][a-z]+|\|)*/(?:[0-9-][a-z]+|\|)*")
 _BASE, _FIRST = 26, ord("a")
 
 
-def write(tokens: Iterable[Token]) -> str:
-    """The chances of tokens."""
-    return "".join(f"{'-' if token.p is None else tenth(token.p)}{_letters(len(token.text))}" for token in tokens)
+def write(answer: Layers, thought: Layers) -> str:
+    """The passes and chances of both texts of a reply."""
+    return f"{_passes(answer)}/{_passes(thought)}"
 
 
-def read(text: str) -> list[tuple[int, int]]:
-    """Tenth and length of each token, `UNKNOWN` for a tenth that is not known. Raises ValueError for anything else."""
+def lay(answer: Layers, thought: Layers, text: str) -> None:
+    """Tell two texts that only know their kinds what `write` told. Raises ValueError for anything else."""
     if not _ALL.fullmatch(text):
-        raise ValueError(f"{text[:40]!r} are no chances such as 9e0b")
-    return [(UNKNOWN if sign == "-" else int(sign), _number(letters)) for sign, letters in _TOKEN.findall(text)]
+        raise ValueError(f"{text[:40]!r} are no chances such as 9d|5b/")
+    for layers, told in zip((answer, thought), text.split("/"), strict=True):
+        for one in told.split("|"):
+            length = 0
+            for sign, letters in _RUN.findall(one):
+                layers.chances.add(UNKNOWN if sign == "-" else int(sign), _number(letters))
+                length += _number(letters)
+            layers.add_pass(length)
+        layers.cut(len(layers))
 
 
-def lay(answer: Layers, thought: Layers, passes: Sequence[Pass], chances: str) -> None:
-    """Tell two finished texts of a reply which pass and how likely a token each character came from."""
-    tokens = iter(read(chances))
-    totals = len(answer), len(thought)
+def lay_passes(answer: Layers, thought: Layers, passes: Sequence[Pass]) -> None:
+    """The same for a reply of which only the table of passes was kept."""
     for one in passes:
         answer.add_pass(one.answer)
         thought.add_pass(one.thought)
-        _lay_tokens(answer, thought, one, tokens)
-    for layers, total in zip((answer, thought), totals, strict=True):
-        layers.passes.cut(total)
-        layers.chances.cut(total)
+    for layers in (answer, thought):
+        layers.cut(len(layers))
 
 
-def _lay_tokens(answer: Layers, thought: Layers, one: Pass, tokens: Iterator[tuple[int, int]]) -> None:
-    """The tokens of one pass: what it thought comes before what it said."""
-    left = one.thought
-    for _ in range(one.tokens):
-        chance, length = next(tokens, (UNKNOWN, 0))
-        layers = thought if left >= length and left else answer
-        left -= length if layers is thought else 0
-        layers.chances.add(chance, length)
+def _passes(layers: Layers) -> str:
+    return "|".join(
+        "".join(
+            f"{'-' if run.kind == UNKNOWN else run.kind}{_letters(run.end - run.start)}"
+            for run in layers.chances.between(one.start, one.end)
+        )
+        for one in layers.passes
+    )
 
 
 def _letters(number: int) -> str:

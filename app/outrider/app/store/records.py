@@ -55,8 +55,8 @@ class Figures(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 class Answer(msgspec.Struct, omit_defaults=True, kw_only=True):
     """What is kept of a reply beside its text. `marks` and `thought_marks` are run lengths over the characters, `kinds` over
-    the tokens, `chances` a digit and the length of each token (see chances.py). The report leaves out what stands elsewhere:
-    texts, token ids and kinds."""
+    the tokens, `chances` tells the passes and chances of the characters (see chances.py). The report leaves out what stands
+    elsewhere: texts, token ids and kinds."""
 
     marks: str = ""
     thought_marks: str = ""

@@ -68,6 +68,7 @@ def row_of(node: Node, reply: Reply, settings: Settings | None) -> Node:
         figures=figures,
         settings=settings,
         report=report,
+        chances=chances.write(reply.answer.layers, thought.layers),
     )
     return node
 
@@ -78,7 +79,11 @@ def reply_of(node: Node) -> Reply:
     kept = node.answer or Answer()
     _fill(reply.answer, node.text, kept.marks)
     _fill(reply.thought, node.thinking, kept.thought_marks)
-    chances.lay(reply.answer.layers, reply.thought.layers, kept.passes, kept.chances)
+    texts = reply.answer.layers, reply.thought.layers
+    if kept.chances:
+        chances.lay(*texts, kept.chances)
+    else:
+        chances.lay_passes(*texts, kept.passes)
     figures = kept.figures
     reply.thought.tokens, reply.thought.seconds = figures.tokens, figures.seconds
     reply.thought.proposed, reply.thought.accepted = figures.proposed, figures.accepted

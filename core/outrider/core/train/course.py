@@ -5,6 +5,7 @@ Folder of a run:
     plan.json                what is done, settled once
     answers.jsonl            the data
     states.bin, states.json  what the target computed on it; deleted when the run is over
+    labels.bin, labels.json  so with what it holds likeliest, for methods that learn from that
     checkpoint.safetensors   where training stands
     log.jsonl                a line for each step
     drafter/                 what came out
@@ -33,11 +34,12 @@ from .answers import Answers, Kept, Manner, answer, from_text
 from .loop import Loop, Schedule, in_epoch
 from .paper import Acceptance, ride
 from .plan import HELD, Plan, Speeds
-from .recipe import Recipe, Trainee
+from .recipe import Labeller, Recipe, Trainee
 from .states import States, nbytes
 from .teacher import Teacher
 
 PROMPTS = "prompts.json"
+KEPT = ("states.bin", "states.json", "labels.bin", "labels.json")  # while the run lasts
 LOOKS = 6  # measurements while it trains
 LOOKED_AT, MEASURED = 12, 48  # held-out texts of such a one, and of the last
 DRAFT = 5  # tokens of a draft in a measurement
@@ -114,7 +116,7 @@ class Course:
         loop = Loop(trainee, states, plan.schedule, self.folder)
         self._train(loop, plan.schedule, teacher, held)
         measured = self._measure(trainee, teacher, held[:MEASURED], final=True)
-        for name in ("states.bin", "states.json"):
+        for name in KEPT:
             (self.folder / name).unlink(missing_ok=True)
         return Trained(
             method=self.order.method,
@@ -222,9 +224,10 @@ class Course:
     def _states(self, teacher: Teacher, texts: Sequence[Kept], trainee: Trainee, plan: Plan) -> States:
         """The target's states on all texts, kept on disk where that is wanted and there is room."""
         at = time.monotonic()
-        file = self.folder / "states.bin" if plan.order.cache and trainee.states else None
-        states = States(teacher, texts, trainee.states, file)
-        size = nbytes(teacher, texts, trainee.states)
+        labeller = trainee if isinstance(trainee, Labeller) else None
+        size = nbytes(teacher, texts, trainee.states, labeller.top if labeller is not None else 0)
+        file = self.folder / "states.bin" if plan.order.cache and size else None
+        states = States(teacher, texts, trainee.states, file, labeller)
         note = f"{size / 1e9:.1f} GB on disk"
 
         def tell(done: int, total: int) -> None:

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ class Loop:
         rate = self._schedule.at(self.step)
         for group in self._optimiser.param_groups:
             group["lr"] = rate * group["factor"]
-        batch = self._states.batch(numbers)
+        batch = replace(self._states.batch(numbers), done=self.step / self._schedule.steps)
         luck = torch.Generator().manual_seed(_seed(self._schedule.seed, self.step))
         self._optimiser.zero_grad(set_to_none=True)
         with _mixed(batch.states):

@@ -14,43 +14,53 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from outrider.core.target.rope import inverse_frequencies
-from outrider.core.target.spec import AttentionSpec, RopeSpec
+from outrider.core.target.spec import Activation, AttentionSpec, RopeSpec
 
 Turn = tuple[Tensor, Tensor] | None  # cos and sin of rows, as `turns` gives them
 
 
 class Norm(nn.Module):
-    """RMS norm with a weight, in fp32."""
+    """RMS norm with a weight, in fp32; `plus_one`: the weight is kept minus one."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, *, plus_one: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(width) if plus_one else torch.ones(width))
+        self.eps, self.plus_one = eps, plus_one
+
+    @property
+    def factor(self) -> Tensor:
+        """What it multiplies by, [d]."""
+        return self.weight + 1 if self.plus_one else self.weight
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., d] -> [..., d]."""
         x = wide(x)
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.factor
 
 
 class Mlp(nn.Module):
-    """Gated with SiLU."""
+    """Gated, with SiLU or GELU."""
 
-    def __init__(self, width: int, inner: int) -> None:
+    def __init__(self, width: int, inner: int, activation: Activation = "silu", *, bias: bool = False) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(width, inner, bias=False)
-        self.up_proj = nn.Linear(width, inner, bias=False)
-        self.down_proj = nn.Linear(inner, width, bias=False)
+        self.gate_proj = nn.Linear(width, inner, bias=bias)
+        self.up_proj = nn.Linear(width, inner, bias=bias)
+        self.down_proj = nn.Linear(inner, width, bias=bias)
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., d] -> [..., d]."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate = self.gate_proj(x)
+        gate = F.silu(gate) if self.activation == "silu" else F.gelu(gate, approximate="tanh")
+        return self.down_proj(gate * self.up_proj(x))
 
 
 class Projections(nn.Module):
     """The four matrices of grouped-query attention; what is attended to is the caller's."""
 
-    def __init__(self, spec: AttentionSpec, width: int, columns: int, eps: float) -> None:
+    def __init__(
+        self, spec: AttentionSpec, width: int, columns: int, eps: float, *, plus_one: bool = False
+    ) -> None:
         super().__init__()
         self.spec = spec
         h = spec.head_dim
@@ -58,8 +68,8 @@ class Projections(nn.Module):
         self.k_proj = nn.Linear(columns, spec.kv_heads * h, bias=spec.bias)
         self.v_proj = nn.Linear(columns, spec.kv_heads * h, bias=spec.bias)
         self.o_proj = nn.Linear(spec.heads * h, width, bias=spec.output_bias)
-        self.q_norm = Norm(h, eps) if spec.qk_norm else None
-        self.k_norm = Norm(h, eps) if spec.qk_norm else None
+        self.q_norm = Norm(h, eps, plus_one=plus_one) if spec.qk_norm else None
+        self.k_norm = Norm(h, eps, plus_one=plus_one) if spec.qk_norm else None
 
     def queries(self, x: Tensor, turn: Turn) -> Tensor:
         """[N, columns] -> [N, H, h], rotated by `turn`."""

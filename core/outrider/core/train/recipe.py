@@ -2,7 +2,8 @@
 
 A method that can be trained has `recipe`, an instance of `Recipe`. Asking for it loads no torch.
 
-Letters: `N` rows of a batch (the tokens of all its texts, one after another), `P` states of each, `d` width of the target.
+Letters: `N` rows of a batch (the tokens of all its texts, one after another), `R` some of them, `P` states of each, `k` labels,
+`d` width of the target.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from .answers import Kept
     from .teacher import Teacher
 
 
@@ -29,6 +31,13 @@ class Text(NamedTuple):
     end: int
 
 
+class Labels(NamedTuple):
+    """What a teacher holds likeliest behind some rows, and how likely that is."""
+
+    ids: Tensor  # [R, k] int64
+    logs: Tensor  # [R, k] logarithms of chances, those of all other tokens together are what is left of 1
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Texts one after another, without padding. Row i holds a token and the target's states after it has read that."""
@@ -36,6 +45,8 @@ class Batch:
     ids: Tensor  # [N] int64
     states: Tensor  # [N, P, d] in the order of `Trainee.states`, in the target's dtype
     texts: tuple[Text, ...]
+    labels: Labels | None = None  # of `rows()`, where the trainee makes some and they are kept
+    done: float = 0.0  # share of the run's steps that lie behind
 
     def rows(self, ahead: int = 1, behind: int = 0) -> Iterator[range]:
         """For each text the rows from which the token `ahead` rows further is one of the answer, the last `behind` left out."""
@@ -49,7 +60,7 @@ class Batch:
 
 
 class Trainee(Protocol):
-    """A drafter that is being trained: a `torch.nn.Module` with these besides."""
+    """A drafter that is being trained: a `torch.nn.Module` with these besides. It may be a `Labeller` too."""
 
     states: tuple[int, ...]
     """Numbers of the target's states that it learns from, as `drafting.Needs` counts them."""
@@ -67,6 +78,17 @@ class Trainee(Protocol):
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """Write the drafter as its public container; `whole`: also what equals the target's own rows."""
+        ...
+
+
+@runtime_checkable
+class Labeller(Protocol):
+    """A trainee that wants more kept of each text than states: what a teacher, whichever, says behind its rows."""
+
+    top: int  # labels of a row; 0: it wants none now
+
+    def label(self, text: Kept) -> Labels:
+        """Labels of the rows of one text from which a token of its answer is the next one."""
         ...
 
 

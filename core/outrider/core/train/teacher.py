@@ -17,6 +17,8 @@ from outrider.core.target.model import SLACK, TargetModel
 from outrider.core.target.spec import TargetSpec
 from outrider.core.target.state import Cache
 
+from .parts import wide
+
 SLICE = 1024  # rows that are asked for at a time
 
 
@@ -50,7 +52,9 @@ class Teacher:
         return self.target.device
 
     def read(self, ids: Sequence[int], states: Sequence[int]) -> Tensor:
-        """States [S, P, d] after each token of a text."""
+        """States [S, P, d] after each token of a text; nothing is computed where none is asked for."""
+        if not states:
+            return torch.empty(len(ids), 0, self.info.width, dtype=self.dtype, device=self.device)
         if self._cache is None:
             self._cache = self.target.decoder.new_cache(self.longest + SLACK)
         self._cache.rewind(0)
@@ -79,6 +83,11 @@ class Teacher:
     def norm(self, hidden: Tensor) -> Tensor:
         """The final norm of [S, d]."""
         return self.target.norm(hidden.to(self.device, self.dtype)).clone()
+
+    @torch.no_grad()
+    def logits(self, last: Tensor) -> Tensor:
+        """What it says behind last states [S, d]: [S, V] in fp32 at least."""
+        return wide(self.target.head(self.norm(last)).clone())
 
     def capped(self, logits: Tensor) -> Tensor:
         """The target's cap on logits, where it has one; gradients pass."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from outrider.app.chat.actions.action import Action
+from outrider.app.chat.input.candidate import Candidate
 
 ACTIONS: tuple[Action, ...] = (
     Action(
@@ -42,6 +43,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda screen, words: screen.branching.edit(words),
         slash="edit",
         argument="reply",
+        candidates=lambda screen: [Candidate("reply", "what the model answered")],
         group="Message",
         on_message=("e",),
         leader="E",

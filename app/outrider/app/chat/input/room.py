@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from textual.app import SuspendNotSupported
 
-from outrider.app.chat.input import editor
-from outrider.app.chat.input.attach import Refused, is_long, label, pasted, read_file
-from outrider.app.chat.input.candidate import Candidate, Entry, Menu
+from outrider.app.chat.input.attach import Refused, estimate, is_long, label, pasted, read_file
+from outrider.app.chat.input.candidate import Entry, Menu
 from outrider.app.chat.input.completing import Completing
 from outrider.app.chat.input.keeping import Keeping, add
 from outrider.app.chat.input.lists import Picking, Searching, Waiting
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from outrider.app.chat.talk import Turn
     from outrider.app.store.records import Attachment
 
+_SURE = 100  # estimated tokens that say how far off estimates are
 _EDITABLE = 100_000  # characters of a paste that may be unfolded
 
 
@@ -41,6 +41,7 @@ class Input:
         self._shut = ""  # the text for which completion was closed
         self._folds_next = False
         self._place: int | None = None  # in the queue of the message that is edited
+        self._left: int | None = None  # the same, of the text that has just left the prompt
         self._kept = ""  # a text that a command has displaced
         self._chat = screen.session.chat
         self._counted: tuple[tuple[Attachment, ...], int] | None = None  # what the line of attachments tells of
@@ -57,6 +58,10 @@ class Input:
             kept, self._kept = self._kept, ""
             self._screen.prompt.put(kept)
             return
+        if self._screen.prompt.text or self._screen.prompt.attachments:
+            self._left = None
+        elif self._place is not None:
+            self._left, self._place = self._place, None
         self.recount()
         self._refresh()
         if self._picking is None:  # what is searched for is no draft
@@ -68,7 +73,17 @@ class Input:
         told = self._screen.prompt.attachments, loaded.context if loaded else 0
         if self._counted is None or self._counted[0] is not told[0] or self._counted[1] != told[1]:
             self._counted = told
-            self.chips.show(*told)
+            self.chips.show(*told, self._scale() if told[0] else 1.0)
+
+    def _scale(self) -> float:
+        """How many tokens this model makes of one that was estimated, by the last prompt that it counted."""
+        reply = self._screen.session.chat.last_reply()
+        report = reply.report if reply is not None else None
+        if report is None or not report.prompt_tokens:
+            return 1.0
+        *asked, _ = self._screen.session.chat.messages()
+        guess = estimate("\n".join(message.content for message in asked))
+        return min(3.0, max(0.5, report.prompt_tokens / guess)) if guess >= _SURE else 1.0
 
     def settle(self) -> None:
         """The text came from elsewhere than the keys: no completion until it changes."""
@@ -305,10 +320,10 @@ class Input:
         turn = turn or (queue[-1] if queue else None)
         if turn not in queue or turn is None or not self._clear():
             return False
-        self._place = queue.index(turn)
+        place = queue.index(turn)
         self._forget(turn)
         self._screen.prompt.put(turn.text, turn.attachments)
-        self.settle()
+        self._place = place
         self._screen.write()
         return True
 
@@ -348,7 +363,7 @@ class Input:
     def send(self, text: str, attachments: Sequence[Attachment]) -> None:
         """Send a message, or put it in line; one that waited before takes its place again."""
         session = self._screen.session
-        place, self._place = self._place, None
+        place, self._left = self._left, None
         place = None if place is None or place > len(session.queue) else place
         turn = session.send(text, attachments, place)
         later = None if place is None else next(iter(list(session.queue)[place + 1 :]), None)
@@ -359,6 +374,8 @@ class Input:
 
     def edit_outside(self) -> None:
         """Edit the prompt in the user's own editor."""
+        from outrider.app.chat.input import editor
+
         prompt, app = self._screen.prompt, self._screen.app
         try:
             words = editor.command()
@@ -371,11 +388,5 @@ class Input:
             self._screen.stage.tell("This terminal cannot be given to another program.")
             return
         prompt.put(text)
-        self.settle()
         self._screen.write()
         self._screen.refresh()
-
-
-def named(names: Sequence[str], told: Sequence[str] = ()) -> list[Candidate]:
-    """Names as candidates, each with what is told of it."""
-    return [Candidate(name, title) for name, title in zip(names, told or [""] * len(names), strict=True)]

@@ -75,9 +75,12 @@ class Popup(Static):
             self._clicked(place)
 
 
-def chip(attachment: Attachment, context: int) -> tuple[str, bool]:
-    """`notes.md · 3.1 kB · ~812 tokens, 10%` and whether it is too long for a context of so many tokens; 0: not known."""
-    tokens = estimate(attachment.text)
+def chip(attachment: Attachment, context: int, scale: float = 1.0) -> tuple[str, bool]:
+    """`notes.md · 3.1 kB · ~812 tokens, 10% of the context` and whether it is too long for one of so many tokens; 0: not known.
+
+    `scale`: tokens of the model for each that is estimated.
+    """
+    tokens = round(estimate(attachment.text) * scale)
     words = f"{label(attachment)} · ~{tokens:,} tokens"
     if context:
         share = 100 * tokens / context
@@ -95,9 +98,9 @@ class Chips(Static, can_focus=True):
         self._at = 0
         self.display = False
 
-    def show(self, attachments: Sequence[Attachment], context: int) -> None:
+    def show(self, attachments: Sequence[Attachment], context: int, scale: float) -> None:
         """One line for each."""
-        self._words = [chip(one, context) for one in attachments]
+        self._words = [chip(one, context, scale) for one in attachments]
         self._at = max(0, min(self._at, len(self._words) - 1))
         self.display = bool(self._words)
         self._draw()

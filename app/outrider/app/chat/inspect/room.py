@@ -87,7 +87,7 @@ class Inspection:
 
     async def _stored(self, reply: Reply) -> list[Passage]:
         chat, node = self._screen.session.chat.id, reply.node
-        if reply.end is End.NOT_YET or not chat or not node:
+        if reply.end is End.NOT_YET or not chat or not node or self.memory.whole(reply):
             return []
         try:
             whole = await self._screen.session.keeper.ask(lambda store: store.load(chat))

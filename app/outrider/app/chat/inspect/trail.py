@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from outrider.app.chat.talk import Reply
 from outrider.app.store.codec import expand, runs_of
@@ -133,9 +133,12 @@ class Memory:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._held: WeakKeyDictionary[Reply, list[Step]] = WeakKeyDictionary()
+        self._whole: WeakSet[Reply] = WeakSet()
 
     def take(self, reply: Reply, step: Step) -> None:
-        """Remember one pass."""
+        """Remember one pass, before the reply takes it."""
+        if reply not in self._held and not reply.begun:
+            self._whole.add(reply)
         self._held.setdefault(reply, []).append(step)
         if step.seq % 64 == 0:
             self._forget(reply)
@@ -147,6 +150,7 @@ class Memory:
             if total <= self._most:
                 return
             total -= size
+            self._whole.discard(reply)
             if reply is not newest:
                 del self._held[reply]
             else:
@@ -155,6 +159,10 @@ class Memory:
     def count(self, reply: Reply) -> int:
         """How many passes of a reply are remembered."""
         return len(self._held.get(reply, ()))
+
+    def whole(self, reply: Reply) -> bool:
+        """Whether all passes of a reply are remembered."""
+        return reply in self._whole
 
     def of(self, reply: Reply) -> list[Passage]:
         """What is remembered of a reply: its newest passes, or none."""

@@ -162,10 +162,14 @@ class Models:
 
     def _free(self) -> bool:
         """Whether nobody needs the model that is loaded: no reply, no test, no comparison."""
+        if self.busy():
+            return False
+        app = getattr(self._screen, "app", None)
+        if app is None:  # in lines there are no screens
+            return True
         from outrider.app.chat.models.screen import ModelsScreen
 
-        top = self._screen.app.screen
-        return not self.busy() and (top is self._screen or isinstance(top, ModelsScreen))
+        return app.screen is self._screen or isinstance(app.screen, ModelsScreen)
 
     async def _switch(self, name: str, drafter: DrafterChoice | None = None) -> None:
         session, stage = self._screen.session, self._screen.stage

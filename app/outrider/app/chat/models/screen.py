@@ -39,7 +39,7 @@ class ModelsScreen(Browser):
     ]
     WORDS = "A name, a family, a drafter, here, fits …"
     KEYS = (
-        "enter chats with it · ctrl+g pulls · ctrl+x stops a download · delete deletes · tab sorts · "
+        "enter chats with it · ctrl+g pulls it, again: its drafter · ctrl+x stops a download · delete deletes · tab sorts · "
         "ctrl+r looks again · esc closes"
     )
 
@@ -54,7 +54,6 @@ class ModelsScreen(Browser):
 
     def on_mount(self) -> None:
         """What the engine knows takes a moment."""
-        super().on_mount()
         self.set_interval(_REDRAW, self._follow)
         if not self._room.rows:
             self.tell([("Asking the engine …", "$text-muted")])
@@ -171,22 +170,28 @@ class ModelsScreen(Browser):
         self._room.use(row)
 
     def action_pull(self) -> None:
-        """Bring it, and stay here."""
-        row = self._chosen()
+        """Bring it, and stay here; if it is here or on its way, bring the first drafter made for it."""
+        row, pulls = self._chosen(), self._room.pulls
         if row is None:
             return
-        if row.path and not row.problem:
-            self.say(f"{row.name} is here already.")
-        elif row.unsupported:
+        coming = [pull.name for pull in pulls.open]
+        if row.unsupported:
             self.say(f"{row.name}: {row.unsupported}.")
+        elif row.name not in coming and (row.path is None or row.problem):
+            pulls.add(row.name, row.nbytes)
         else:
-            self._room.pulls.add(row.name, row.nbytes)
-            self._follow()
+            wanted = (pair for pair in self._pairs.get(row.name, ()) if pair.pull and pair.pull not in coming)
+            pair = next(wanted, None)
+            if pair is not None:
+                pulls.add(pair.pull, pair.nbytes)
+            else:
+                self.say(f"{row.name} is {'on its way' if row.name in coming else 'here'}, with nothing else to pull.")
+        self._follow()
 
     def action_stop(self) -> None:
         """Stop its download, else the one that runs."""
         row, pulls = self._chosen(), self._room.pulls
-        names = [row.name] if row is not None else []
+        names = [row.name, *(pair.pull for pair in self._pairs.get(row.name, ()))] if row is not None else []
         names += [pull.name for pull in pulls.open if pull.way is Way.RUNNING]
         if not any(pulls.stop(name) for name in names):
             self.say("No download runs.")

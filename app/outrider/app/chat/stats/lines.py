@@ -169,8 +169,8 @@ def strip(figures: Figures, totals: Totals, found: Cause | None, width: int, *, 
     words = words.partition(" n ")[0]
     gap = ("  ", "")
     first = [
-        (cut(figures.drafter, 14).ljust(14), STRONG),
-        (f" {figures.state}".ljust(12), ""),
+        (cut(figures.drafter, 13).ljust(13), STRONG),
+        (f" {figures.state}".ljust(9), ""),
         (f"{number(figures.rate, 6)} tok/s", ""),
         (f"{number(figures.per_pass, 6, 2)}/pass", ""),
         (f"{share(figures.accepted, figures.proposed, 6)} accepted", ""),

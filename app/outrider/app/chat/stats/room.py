@@ -146,14 +146,12 @@ class Stats:
             self._choose(mode, small)
 
     def _choose(self, mode: layout.Mode, over: bool) -> None:
-        self.over = over
+        self.over, before = over, self.mode
         note = self._follower.chosen(self._screen, "look.stats", mode) if mode != self.mode else ""
         self.show(mode)
-        words = "panel" if over else mode
-        if self.strip.display or self.side.display or mode == "chip":
-            words = f"Figures: {words}" if words != "chip" else "Figures: in the status line"
-        else:
-            words = f"Figures: {words}, where the window is larger"
+        seen = "panel" if self.side.display else "strip" if self.strip.display else "in the status line"
+        asked = mode if mode != "chip" and not (over or self.strip.display or self.side.display) else ""
+        words = f"Figures: {seen}" + (f"; the {asked} where the window is larger" if asked and mode != before else "")
         self._screen.stage.flash(f"{words} ({note})" if note else words)
 
     def show(self, mode: layout.Mode) -> None:
