@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from importlib.resources import as_file, files
 from typing import Any
 
 import pytest
 from chat_support import answer
 
 from outrider.app.chat import layout
-from outrider.app.chat.meter import Meter
+from outrider.app.chat.meter import Meter, mean_per_pass
 from outrider.app.chat.stats.figures import ENOUGH, Figures
 from outrider.app.chat.stats.lines import WIDTH, bar, count, number, panel, share, sparkline, strip
 from outrider.app.chat.stats.tally import COLUMNS, SLICE, Share, Tally, Totals
 from outrider.app.chat.stats.why import Slow, cause, explained
 from outrider.app.chat.terms import TERMS
-from outrider.core.protocol import MemoryPlan, PlainPass, Report, Speedup, Step, Timing, Token
+from outrider.app.scripted import read_trace
+from outrider.core.protocol import Done, MemoryPlan, PlainPass, Report, Speedup, Step, Timing, Token
 
 PHASES = ("prose", "code", "thinking", "json")
 
@@ -82,6 +84,23 @@ def test_counts_are_those_of_the_trace(seed: int) -> None:
         for at in range(max(min(wanted), newest - COLUMNS + 1), newest + 1)
     ]
     assert tally.history == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["demo", "thinking"])
+def test_counts_are_those_of_a_recorded_report(name: str) -> None:
+    with as_file(files("outrider.assets").joinpath(f"traces/{name}.jsonl")) as path:
+        answers = read_trace(path).answers
+    for cues in answers:
+        tally, done = Tally(), cues[-1].frame
+        for cue in cues:
+            if isinstance(cue.frame, Step):
+                tally.take(cue.frame)
+        assert isinstance(done, Done)
+        told = done.report
+        assert (tally.all.passes, tally.proposed, tally.accepted) == (told.passes, told.proposed, told.accepted)
+        assert tally.written == len(told.token_ids) and tally.drafters == told.drafters
+        assert tally.all.tokens_per_pass == pytest.approx(mean_per_pass(told), rel=0.02)  # it counts the end sign too
+        assert tally.rate == pytest.approx(told.tokens_per_second, rel=0.02)
 
 
 def test_a_reply_that_goes_on_is_one_reply() -> None:

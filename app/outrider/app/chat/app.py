@@ -22,6 +22,7 @@ from outrider.app.chat.keymap import shown
 from outrider.app.chat.marks import ACCEPTED, Marks
 from outrider.app.chat.palette import Palette, tints_of
 from outrider.app.chat.screen import ChatScreen
+from outrider.app.chat.styling import Styling
 from outrider.app.chat.themes import CONTRAST, DARK, LIGHT, theme_of
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class ChatApp(App[None]):
         for theme in (DARK, LIGHT, CONTRAST):
             self.register_theme(theme)
         self.theme = theme_of(look.theme)
+        self.stylesheet = Styling(self.get_css_variables())
         self._mouse = look.mouse
         self._profile_ui = options.profile_ui
         self._profile: Profile | None = None

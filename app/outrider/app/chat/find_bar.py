@@ -12,6 +12,8 @@ from textual.widgets import Input, Static
 if TYPE_CHECKING:
     from outrider.app.chat.find import Find
 
+_ROOM = 72  # cells of a line that tells its keys
+
 
 class FindBar(Horizontal):
     """Words, and which of how many hits is looked at."""
@@ -32,6 +34,10 @@ class FindBar(Horizontal):
     def on_mount(self) -> None:
         """Type at once."""
         self._words.focus()
+
+    def on_resize(self) -> None:
+        """Keys are told where there is room."""
+        self.query_one(".keys").display = self.size.width >= _ROOM
 
     def take(self, words: str) -> None:
         """Put in other words; with none, those that are there may be replaced."""

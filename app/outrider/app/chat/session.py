@@ -77,7 +77,7 @@ class Session:
         self._stopped_at = 0.0
         self._settled = False  # which chat it is
         self._stood: Node | None = None  # the reply that goes on, as it was
-        self.watchers: list[Callable[[Turn, protocol.Event], None]] = []  # hear everything that comes of a running reply
+        self.watchers: list[Callable[[Turn, protocol.Event], None]] = []  # hear all that comes of a reply
         self.details: set[str] = set()  # who asks for the details of each token
         self.wants_chances = False  # of tokens, also where they cost something
         self.keeper = Keeper(self._on_trouble, private=options.private)
