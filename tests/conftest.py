@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # toys are too small for a second thread, and the machine may be busy
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run where there is no GPU
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False  # compiling all tests anew takes 9 s of each process of each run
 
 collect_ignore = ["fixtures"]  # what others would write; `core/test_conformance.py` runs their test on a toy
 

@@ -281,9 +281,10 @@ def test_detail_tells_probabilities_and_rejections() -> None:
 def test_chances_alone_are_those_of_the_detail() -> None:
     truth = plain().token_ids
     told: list[list[float | None]] = []
-    for asked in ({"detail": True}, {"chances": True}, {}):
+    for detail, chances in ((True, False), (False, True), (False, False)):
         events: list = []
-        report = drafted(toys.Knows(len(PROMPT), truth, right=2), events=events, **asked)
+        knows = toys.Knows(len(PROMPT), truth, right=2)
+        report = drafted(knows, events=events, detail=detail, chances=chances)
         assert report.token_ids == truth
         told.append([token.p for event in events if isinstance(event, Step) for token in event.tokens])
     assert told[1] == pytest.approx(told[0]) and set(told[2]) == {None}

@@ -98,4 +98,4 @@ def test_memory_is_told_as_it_came_out(tmp_path: Path, monkeypatch: pytest.Monke
     target, told = model.talk.target, model.loaded.memory
     assert told is not None and told.context == target.context and told.overhead > 0
     assert (told.weights, told.states) == (target.decoder.weights.nbytes, target.cache.nbytes)
-    assert told.total == told.weights + told.states + told.overhead and told.verdict == ""
+    assert told.total == told.weights + target.cache.nbytes + told.overhead and told.verdict == ""

@@ -57,10 +57,28 @@ def plainly(trainee: DFlashTrainee, states: Tensor, ids: list[int], anchor: int)
     return trainee.norm(x)
 
 
-def test_the_loss_and_its_gradients_are_those_of_the_formula() -> None:
+def dspark(trainee: DFlashTrainee, x: Tensor, before: int, law: Tensor) -> Tensor:
+    """Loss of one slot."""
+    markov, confidence = trainee.markov_head, trainee.confidence_head
+    assert markov is not None and confidence is not None
+    row = markov.markov_w1.weight[before]
+    logits = trainee.head.rows @ x + markov.markov_w2.weight @ row
+    apart = (logits.softmax(0) - law).abs().sum()
+    sure = torch.sigmoid(confidence.proj.weight[0] @ torch.cat((x, row)) + confidence.proj.bias[0])
+    stays = 1 - apart.detach() / 2
+    doubt = -(stays * sure.log() + (1 - stays) * (1 - sure).log())
+    return -0.1 * (law * logits.log_softmax(0)).sum() + 0.9 * apart + doubt
+
+
+@pytest.mark.parametrize("kind", ["dflash", "dspark"])
+def test_the_loss_and_its_gradients_are_those_of_the_formula(kind: str) -> None:
     teacher = pupils.teacher()
     texts = pupils.texts(teacher, 2, length=14)
-    trainee = fresh(teacher, texts).double()
+    trainee = fresh(teacher, texts, kind=kind, rank=6).double()
+    if trainee.markov_head is not None and trainee.confidence_head is not None:
+        luck = torch.Generator().manual_seed(2)
+        for part in (trainee.markov_head.markov_w2, trainee.confidence_head.proj):
+            nn.init.normal_(part.weight, 0, 0.3, generator=luck)
     batch = pupils.batch(teacher, texts, trainee.states)
     text, own = batch.texts[1], texts[1]
     anchors = torch.tensor([text.answer - 1, text.answer + 3, text.end - 2])
@@ -79,7 +97,10 @@ def test_the_loss_and_its_gradients_are_those_of_the_formula() -> None:
                 continue
             weight = math.exp(-(slot - 1) / 4.0)
             law = whole[place][trainee.head.words].softmax(0)
-            total = total - weight * (law * (trainee.head.rows @ x[slot]).log_softmax(0)).sum()
+            if kind == "dspark":
+                total = total + weight * dspark(trainee, x[slot], own.ids[place], law)
+            else:
+                total = total - weight * (law * (trainee.head.rows @ x[slot]).log_softmax(0)).sum()
             weights += weight
     wanted = total / weights
     wanted.backward()
@@ -103,10 +124,12 @@ def test_a_block_is_longer_than_nothing() -> None:
 
 
 @pytest.mark.train
-def test_a_toy_is_learnt_and_read_back_by_the_plugin(tmp_path: Path) -> None:
+@pytest.mark.thorough  # Medusa's is the quick one
+@pytest.mark.parametrize("kind", ["dflash", "dspark"])
+def test_a_toy_is_learnt_and_read_back_by_the_plugin(tmp_path: Path, kind: str) -> None:
     teacher = pupils.teacher()
     texts = pupils.texts(teacher, 120)
-    trainee = fresh(teacher, texts, words=40, every=2, layers=1)
+    trainee = fresh(teacher, texts, words=40, every=2, layers=1, kind=kind, rank=16)
     assert isinstance(trainee, nn.Module)
     states = States(teacher, texts[:100], trainee.states, None)
     schedule = Schedule(steps=120, tokens=256, rate=5e-3)
@@ -115,4 +138,6 @@ def test_a_toy_is_learnt_and_read_back_by_the_plugin(tmp_path: Path) -> None:
         folder = tmp_path / f"draft-{whole}"
         trainee.save(folder, whole=whole)
         rider = registry.load("dflash", teacher.target, {"weights": str(folder)}, pytest.fail)
-        assert ride(rider, teacher, texts[100:], 3).per_pass > 1.3
+        made = ride(rider, teacher, texts[100:], 3)
+        print(made)
+        assert made.per_pass > 1.3

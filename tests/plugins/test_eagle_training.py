@@ -108,6 +108,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_formula() -> None:
 
 
 @pytest.mark.train
+@pytest.mark.thorough  # Medusa's is the quick one
 def test_a_toy_is_learnt_and_read_back_by_the_plugin(tmp_path: Path) -> None:
     teacher = pupils.teacher()
     texts = pupils.texts(teacher, 120)

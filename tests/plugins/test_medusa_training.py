@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pupils
@@ -14,7 +15,8 @@ from outrider.core import registry
 from outrider.core.train.loop import Loop, Schedule
 from outrider.core.train.paper import ride
 from outrider.core.train.states import States
-from outrider.drafters.medusa.training import MedusaRecipe, MedusaTrainee, Settings
+from outrider.core.train.words import Sayings
+from outrider.drafters.medusa.training import JointTrainee, MedusaRecipe, MedusaTrainee, Settings
 
 
 def test_the_loss_and_its_gradients_are_those_of_all_heads_together() -> None:
@@ -58,7 +60,7 @@ def test_untrained_heads_say_what_the_target_says() -> None:
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("own", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_a_toy_is_learnt_and_read_back_by_the_plugin(tmp_path: Path, own: bool) -> None:
     teacher = pupils.teacher()
     texts = pupils.texts(teacher, 120)
@@ -72,3 +74,53 @@ def test_a_toy_is_learnt_and_read_back_by_the_plugin(tmp_path: Path, own: bool) 
         trainee.save(folder, whole=whole)
         rider = registry.load("medusa", teacher.target, {"weights": str(folder)}, pytest.fail)
         assert ride(rider, teacher, texts[100:], 16).per_pass > 1.3
+
+
+def test_gradients_of_joint_training_are_those_of_all_losses_at_once(tmp_path: Path) -> None:
+    teacher = pupils.on_disk(tmp_path / "target", layers=3)
+    texts = pupils.answers(teacher, 2, 12)
+    settings = Settings(heads=2, words=40, joint=True, share=0.4, warm=0.5)
+    counts = pupils.counts(texts, teacher.info.vocab)
+    trainee = MedusaRecipe().trainee(teacher, settings, counts, torch.Generator()).double()
+    assert isinstance(trainee, JointTrainee)
+    luck = torch.Generator().manual_seed(1)
+    for block in trainee.blocks:
+        torch.nn.init.normal_(block.weight, 0, 0.2, generator=luck)
+    batch = replace(pupils.batch(teacher, texts, trainee.states), done=0.25)  # half of the share
+    figures = trainee.learn(batch, torch.Generator())
+    found = {name: part.grad.clone() for name, part in trainee.named_parameters() if part.grad is not None}
+    trainee.zero_grad()
+    read = trainee.ground.read(batch)
+    wanted = trainee.ground.loss(batch, read.last)
+    sayings, z = Sayings(batch, trainee.head, batch.states[:, 0]), trainee.ground.normed(read.last)
+    for head, share in enumerate((1 / 1.8, 0.8 / 1.8)):
+        said = sayings.ahead(1 + head)
+        x = z[said.rows] + F.silu(trainee.blocks[head](z[said.rows]))
+        wanted = wanted + 0.2 * share * said.loss(x @ trainee.ground.decoder.table[trainee.head.words].t())
+    wanted.backward()
+    assert figures["loss"] == pytest.approx(wanted.item(), rel=1e-9)
+    assert len(found) == len(list(trainee.named_parameters()))
+    for name, part in trainee.named_parameters():
+        torch.testing.assert_close(found[name], part.grad, rtol=1e-6, atol=1e-9)
+    assert [factor for _, factor in trainee.groups()] == [1.0, 0.05]
+
+
+@pytest.mark.train
+@pytest.mark.thorough
+def test_a_target_that_learns_as_well_holds_its_heads(tmp_path: Path) -> None:
+    teacher = pupils.on_disk(tmp_path / "target")
+    texts = pupils.answers(teacher, 70, 40)
+    settings = Settings(heads=3, words=0, joint=True, share=1.0, rate=0.1)
+    counts = pupils.counts(texts, teacher.info.vocab)
+    trainee = MedusaRecipe().trainee(teacher, settings, counts, torch.Generator())
+    states = States(teacher, texts[:60], trainee.states, None)
+    Loop(trainee, states, Schedule(steps=80, tokens=256, rate=1e-2), tmp_path).run(
+        lambda step, figures: None, lambda: False
+    )
+    for whole in (False, True):
+        trainee.save(tmp_path / f"model-{whole}", whole=whole)
+        again = pupils.from_disk(tmp_path / f"model-{whole}")
+        rider = registry.load("medusa", again.target, {}, pytest.fail)
+        made = ride(rider, again, texts[60:], 16)
+        print(made)
+        assert made.per_pass > 1.2, made

@@ -5,17 +5,24 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import torch
 import toys
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from outrider.core.target.linear import Form
+from outrider.core.target.load import load_decoder
+from outrider.core.target.model import SLACK, TargetModel
 from outrider.core.train.answers import Kept
 from outrider.core.train.recipe import Batch
 from outrider.core.train.states import States
 from outrider.core.train.teacher import Teacher
+from outrider.core.weights.checkpoint import info, open_checkpoint
 
 VOCAB = 48
+CONTEXT = 256
 
 
 def teacher(seed: int = 0, layers: int = 6) -> Teacher:
@@ -30,7 +37,12 @@ def texts(of: Teacher, count: int, length: int = 40, prompt: int = 6) -> list[Ke
 
 @cache
 def _texts(name: str, layers: int, count: int, length: int, prompt: int) -> tuple[Kept, ...]:
-    target = teacher(int(name.rpartition("-")[2]), layers).target
+    return tuple(answers(teacher(int(name.rpartition("-")[2]), layers), count, length, prompt))
+
+
+def answers(of: Teacher, count: int, length: int, prompt: int = 6) -> list[Kept]:
+    """Greedy answers of any target to random prompts."""
+    target = of.target
     luck = random.Random(7)
     made: list[Kept] = []
     for number in range(count):
@@ -43,7 +55,17 @@ def _texts(name: str, layers: int, count: int, length: int, prompt: int) -> tupl
             fresh = [int(logits[0].argmax())]
             ids = ids + fresh
         made.append(Kept(number, prompt, ids))
-    return tuple(made)
+    return made
+
+
+def from_disk(folder: Path) -> Teacher:
+    """The toy target that lies in a folder."""
+    checkpoint = open_checkpoint(folder)
+    try:
+        decoder = load_decoder(checkpoint, Form(torch.float32, torch.device("cpu")), CONTEXT + SLACK)
+        return Teacher(TargetModel(decoder, info(checkpoint), CONTEXT))
+    finally:
+        checkpoint.close()
 
 
 def batch(of: Teacher, texts: Sequence[Kept], states: Sequence[int]) -> Batch:
@@ -51,6 +73,15 @@ def batch(of: Teacher, texts: Sequence[Kept], states: Sequence[int]) -> Batch:
     return States(of, texts, states, None).batch(range(len(texts)))
 
 
-def counts(texts: Sequence[Kept]) -> Tensor:
+def counts(texts: Sequence[Kept], vocab: int = VOCAB) -> Tensor:
     """[V] how often tokens are there."""
-    return torch.bincount(torch.tensor([token for text in texts for token in text.ids]), minlength=VOCAB)
+    return torch.bincount(torch.tensor([token for text in texts for token in text.ids]), minlength=vocab)
+
+
+def on_disk(folder: Path, layers: int = 6) -> Teacher:
+    """A toy target as a model in a folder, as sure of what it says."""
+    toys.checkpoint(folder, layers=layers)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["lm_head.weight"] * 4.0
+    save_file(tensors, folder / "model.safetensors")
+    return from_disk(folder)

@@ -336,23 +336,19 @@ class Answer:
             _tell_chances(done, tokens, rows)
             return
         probs = done.logits.float().softmax(-1)  # [1 + n, V]; of the first round one row
-        step.top, step.top_text = [], []
-        for token, index in zip(tokens, rows, strict=True):
-            row = done.rows[index]
-            token.p = float(probs[row, token.id])
-            best = probs[row].topk(min(5, probs.shape[-1]))
-            ids = best.indices.tolist()
-            step.top.append(list(zip(ids, best.values.tolist(), strict=True)))
-            step.top_text.append([self.order.decode([one]) for one in ids])
+        decode, step.top, step.top_text = self.order.decode, [], []
+        if tokens:
+            there = probs[[done.rows[index] for index in rows]]  # [tokens, V]
+            best = there.topk(min(5, probs.shape[-1]))  # [tokens, 5]
+            own = there[range(len(tokens)), [token.id for token in tokens]].tolist()
+            for token, p, ids, values in zip(tokens, own, best.indices.tolist(), best.values.tolist(), strict=True):
+                token.p = p
+                step.top.append(list(zip(ids, values, strict=True)))
+                step.top_text.append([decode([one]) for one in ids])
         guess, kept = done.guess, set(done.path)
+        chances = probs[[parent + 1 for parent in guess.parents], guess.tokens].tolist() if len(guess) else []
         step.rejected = [
-            RejectedToken(
-                token,
-                self.order.decode([token]),
-                len(guess.path(node)) - 1,
-                guess.parents[node],
-                float(probs[guess.parents[node] + 1, token]),
-            )
+            RejectedToken(token, decode([token]), len(guess.path(node)) - 1, guess.parents[node], chances[node])
             for node, token in enumerate(guess.tokens)
             if node not in kept
         ]

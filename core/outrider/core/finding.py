@@ -1,7 +1,8 @@
-"""Where the weights of drafters are: in the checkpoint, beside it, in the library, in the catalogue, or nowhere yet.
+"""Where the weights of drafters are: in the checkpoint, trained here, beside it, shipped, in the library, in the catalogue, or
+nowhere yet.
 
-A method says what it needs and judges what it is shown; looking around is done here, for all methods alike. What is
-found beside a model rides by itself; what lies elsewhere rides when its method is asked for by name.
+A method says what it needs and judges what it is shown; looking around is done here, for all methods alike. What was trained
+here, lies beside a model or was shipped for it rides by itself; what lies elsewhere rides when its method is asked for by name.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from . import paths, registry
+from . import paths, registry, trained
 from .drafting import ModelInfo
 from .errors import DrafterError, ModelError
 from .protocol import DrafterRow, KnownDrafter, Where
@@ -26,7 +27,7 @@ Place = tuple[Where, Path]
 
 def near(info: ModelInfo) -> list[DrafterRow]:
     """Every method, with weights that lie in the checkpoint or beside it; looks no further. Best first."""
-    return _placed(info, list(_beside(info)))
+    return _placed(info, list(_here(info)))
 
 
 def survey(info: ModelInfo, model: str, weights: str | None = None) -> list[DrafterRow]:
@@ -40,7 +41,7 @@ def survey(info: ModelInfo, model: str, weights: str | None = None) -> list[Draf
         for row in rows:
             row.where = "given" if row.name in takers else ""
         return rows
-    rows = _placed(info, [*_beside(info), *_in_library(info)])
+    rows = _placed(info, [*_here(info), *_in_library(info)])
     known = _known(info, model)
     for row in rows:
         row.known = [told for told in known if told.method == row.name]
@@ -54,7 +55,7 @@ def weights_for(name: str, info: ModelInfo) -> str | None:
     entry = next((entry for entry in registry.entries() if entry.name == name), None)
     if entry is None or not _waits(registry.row(entry, info)):
         return None
-    found = _first(entry, info, [*_beside(info), *_in_library(info)])
+    found = _first(entry, info, [*_here(info), *_in_library(info)])
     return found.weights if found is not None else None
 
 
@@ -105,10 +106,21 @@ def _first(entry: registry.Entry, info: ModelInfo, places: Sequence[Place]) -> D
     found = []
     for where, path in places:
         row = registry.row(entry, info, str(path))
-        if row.usable and (row.fit == "exact" or (row.fit == "family" and _apart(path, info))):
+        made = where in ("trained", "shipped")
+        if row.usable and (row.fit == "exact" or (row.fit == "family" and (made or _apart(path, info)))):
             row.where = where
+            _measured(row, path)
             found.append(row)
     return min(found, key=lambda row: registry.FITS.index(row.fit), default=None)
+
+
+def _measured(row: DrafterRow, path: Path) -> None:
+    """Tell how good a drafter was on texts that it had not seen, where its card says so."""
+    card = trained.read(path)
+    if card is None or card.method != row.name or card.measured is None:
+        return
+    row.gain = max(1.0, card.measured.tokens_per_pass)
+    row.reason = f"{row.reason.rstrip('.')}; {row.gain:.2f} tokens a pass on {card.measured.texts} texts new to it"
 
 
 def _apart(path: Path, info: ModelInfo) -> bool:
@@ -131,6 +143,17 @@ def _takes(entry: registry.Entry) -> bool:
 # ------------------------------------------------------------------------------------------------ places
 
 
+def _here(info: ModelInfo) -> Iterator[Place]:
+    """What rides by itself: trained for this model, lying in or beside it, shipped for it."""
+    if not info.path:
+        return
+    for folder in trained.own(Path(info.path)):
+        yield "trained", folder
+    yield from _beside(info)
+    for folder in trained.shipped(Path(info.path)):
+        yield "shipped", folder
+
+
 def _beside(info: ModelInfo) -> Iterator[Place]:
     """Folders with weights inside the model's folder, and next to the model those that carry its name."""
     if not info.path:
@@ -145,8 +168,7 @@ def _beside(info: ModelInfo) -> Iterator[Place]:
 
 def _title(info: ModelInfo) -> str:
     """The name of the model's file or folder, without an owner."""
-    path = Path(info.path)
-    return (path.name if path.is_dir() else path.stem).rpartition("--")[2].casefold()
+    return trained.title(Path(info.path)).casefold()
 
 
 def _in_library(info: ModelInfo) -> Iterator[Place]:

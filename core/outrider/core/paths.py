@@ -55,6 +55,11 @@ def models_dir() -> Path:
     return _moved("OUTRIDER_MODELS", data_dir() / "models")
 
 
+def drafters_dir() -> Path:
+    """Drafters that were trained here, a folder for each."""
+    return data_dir() / "drafters"
+
+
 def engine_log() -> Path:
     """Everything the engine process printed to stderr."""
     return state_dir() / "engine.log"

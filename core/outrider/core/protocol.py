@@ -159,10 +159,18 @@ class Train(Request):
 
     Result: a dict, as `outrider train --json` writes it. A `Cancel` leaves the run so that it can go on."""
 
-    model: ModelChoice
     order: TrainOrder
+    model: ModelChoice | None = None  # None: that of the run
     prompts: list[TrainPrompt] = []
     resume: bool = False
+
+
+class TrainExport(Request):
+    """Write the drafter of a run, as it stands, to a folder that is not there yet. Result: a dict with `folder` and `files`."""
+
+    folder: str  # of the run
+    to: str
+    whole: bool = False  # also what equals the target's own weights, as other engines need it
 
 
 class Doctor(Request):
@@ -258,7 +266,7 @@ class Failed(Event):
     trace: str = ""  # for --debug
 
 
-Job = Load | Models | Pull | Remove | Drafters | DrafterTest | Bench | Verify | Train | Doctor
+Job = Load | Models | Pull | Remove | Drafters | DrafterTest | Bench | Verify | Train | TrainExport | Doctor
 AnyRequest = Generate | Cancel | SetDrafter | Quit | Job
 AnyEvent = Hello | Progress | Notice | Step | Done | Result | Failed
 

@@ -226,6 +226,12 @@ class Service:
         data = run(self.engine, request, self.send, self.cancelled(request.id))
         return protocol.Result(request=request.id, data=data)
 
+    def _train_export(self, request: protocol.TrainExport) -> protocol.Event:
+        from outrider.core.train.course import export
+
+        data = export(self.engine, request, self.send, self.cancelled(request.id))
+        return protocol.Result(request=request.id, data=data)
+
     def _doctor(self, request: protocol.Doctor) -> protocol.Event:
         from outrider.core.doctor import findings
 
@@ -291,6 +297,7 @@ _JOBS: dict[type, Callable[[Service, Any], protocol.Event]] = {
     protocol.Bench: Service._bench,
     protocol.Verify: Service._verify,
     protocol.Train: Service._train,
+    protocol.TrainExport: Service._train_export,
     protocol.Doctor: Service._doctor,
 }
 

@@ -10,7 +10,8 @@ import msgspec
 Kind = Literal["A", "C", "B", "P"]  # accepted draft, correction, bonus, plain
 Rule = Literal["match", "rejection", "typical"]  # the last one is lossy
 Finish = Literal["stop", "length", "cancelled", "error"]
-Where = Literal["", "given", "checkpoint", "beside", "library", "catalogue", "train"]  # where a drafter's weights are
+# Where a drafter's weights are.
+Where = Literal["", "given", "checkpoint", "trained", "beside", "shipped", "library", "catalogue", "train"]
 Phase = Literal["prose", "code", "thinking", "json"]  # what kind of text an answer is in
 
 

@@ -179,6 +179,11 @@ def test_parts_a_long_paragraph_between_words_and_outside_of_markup() -> None:
         assert piece.text.endswith(" ") and piece.text.count("**") % 2 == 0 and piece.text.count("`") % 2 == 0
 
 
+def test_parts_a_long_paragraph_of_many_lines_where_a_line_ends() -> None:
+    pieces = scan("A line of a poem. It goes on\n" * 150, [])
+    assert len(pieces) > 2 and all(piece.text.endswith("on\n") for piece in pieces)
+
+
 def test_coalesce_keeps_apart_what_would_render_otherwise() -> None:
     long_fence = "```\n" + "x\n" * (FENCE_LINES + 2) + "```\n"
     pieces = coalesce(scan("- a\n- b\n\ntext\n\n" + long_fence + "after\n\n1. x\n1. y\n", []))

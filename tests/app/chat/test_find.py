@@ -9,7 +9,7 @@ from chat_support import Ride, answer, thoughtful
 
 from outrider.app.chat.finding import Finder, Hit, nearest_from
 from outrider.app.chat.reply import ReplyView
-from outrider.app.chat.talk import Reply, Turn
+from outrider.app.chat.talk import End, Reply, Turn
 
 
 def turn(said: str, text: str, thought: str = "") -> Turn:
@@ -119,3 +119,14 @@ async def test_find_on_the_screen(ride: Any, tmp_path: Path) -> None:
         await chat.pilot.press("escape")
         await chat.type("/find-next")
         assert "nothing is searched for" in chat.status
+        turns = [turn(f"question {n}", f"reply {n}\n") for n in range(50)]
+        for turn_ in turns:
+            assert turn_.reply is not None
+            turn_.reply.end = End.WHOLE
+        transcript = chat.chat.transcript
+        for view in (await transcript.show(turns, ())).values():
+            await view.paint()
+        assert transcript.message_of(turns[2]) is None
+        await transcript.reveal(turns[2])
+        shown = transcript.view_of(turns[2])
+        assert transcript.message_of(turns[2]) and shown is not None and shown.finished

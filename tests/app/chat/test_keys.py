@@ -102,6 +102,9 @@ def test_help_begins_where_one_is_and_says_what_cannot_be_done() -> None:
     told = sections(place=Place("message"), reasons={"copy": "no reply yet"})
     assert told[0].title == "On this message, where you are"
     assert [line.reason for line in told[0].lines if line.keys.startswith("c")] == ["no reply yet"]
+    assert (
+        sum(line.reason == "no reply yet" for section in told for line in section.lines) == 2
+    )  # and among all actions
     assert sections()[0].title == "In the prompt, where you are"
     assert sections(place=Place("error card", [("q", "Goes away")]))[0].lines[0].words == "Goes away"
     assert not having(told, "model copy nonsense")

@@ -267,18 +267,20 @@ async def test_a_reply_is_stopped_and_kept(tmp_path: Path, monkeypatch: pytest.M
     trace.write_text("\n".join(map(json.dumps, [*loading(), *answer("One. " * 400, pause=0.05)])) + "\n")
     out = io.StringIO()
     desk = Desk(ChatOptions(command=(sys.executable, "-m", "outrider.app.scripted", str(trace))), out)
-    await desk.begin()
-    asking = asyncio.create_task(desk.take("go"))
-    while "One. " not in out.getvalue():
-        await asyncio.sleep(0.01)
-    desk.interrupt()
-    await asking
-    assert "Stopped. What was written is kept.\n" in out.getvalue() and not desk.left
-    asking = asyncio.create_task(desk.take("again"))
-    while desk.session.state is not State.WRITING:
-        await asyncio.sleep(0.01)
-    desk.interrupt()
-    desk.interrupt()
-    await asking
-    assert desk.left
-    await desk.close()
+    try:
+        await desk.begin()
+        asking = asyncio.create_task(desk.take("go"))
+        while "One. " not in out.getvalue():
+            await asyncio.sleep(0.01)
+        desk.interrupt()
+        await asking
+        assert "Stopped. What was written is kept.\n" in out.getvalue() and not desk.left
+        asking = asyncio.create_task(desk.take("again"))
+        while desk.session.state is not State.WRITING:
+            await asyncio.sleep(0.01)
+        desk.interrupt()
+        desk.interrupt()
+        await asyncio.wait_for(asking, 20)
+        assert desk.left
+    finally:
+        await desk.close()

@@ -345,7 +345,9 @@ SOME = [name for name in ("gpt_oss", "qwen3_5") if name in golden.NAMES]
 
 
 @pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name != "qwen3_5" else ()) for name in SOME]
+)
 def test_a_whole_model_says_the_same(name: str) -> None:
     """After a prompt that torch's own steps have read: logits of a draft, and greedy text."""
     known = golden.tensors(name)

@@ -28,6 +28,7 @@ _ITEM = re.compile(r"( *)([-+*]|(\d{1,9})([.)]))( +|$)(.*)$")
 _DELIMITERS = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
 _PIPE = re.compile(r"(?<!\\)\|")
 _SPACES = re.compile(r"\s+")
+_BREAK = re.compile(r"\n[ \t]*")
 _SENTENCE_END = re.compile(r"[.!?…:;][\"')\]]? ")
 
 
@@ -110,11 +111,12 @@ def _form(line: str) -> Form:
 
 
 def _cut(text: str, limit: int) -> int:
-    """Where to part a long paragraph: after a sentence if it can be, else a word, and outside of inline markup.
+    """Where to part a long paragraph: where a line was broken, which nobody sees, or else after a sentence or a word, and
+    outside of inline markup.
 
     What follows begins with a letter, so it cannot be taken for the start of another block.
     """
-    for ends in (_SENTENCE_END, _SPACES):
+    for ends in (_BREAK, _SENTENCE_END, _SPACES):
         places = [match.end() for match in ends.finditer(text, limit // 2, limit)]
         for place in reversed(places):
             left = text[:place]

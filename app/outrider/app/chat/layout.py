@@ -12,6 +12,7 @@ HEADER, LEAST = 24, 12  # rows from which there is a header, and a strip
 SIDE = 39  # columns of a panel
 KEYS = 4  # in the status line where the figures have no strip
 Mode = Literal["chip", "strip", "panel"]
+MODES: tuple[Mode, ...] = ("chip", "strip", "panel")  # in the order in which they follow each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def plan(size: tuple[int, int], column: int, mode: Mode, *, over: bool = False, 
 def following(width: int, mode: Mode, *, over: bool) -> tuple[Mode, bool]:
     """What comes after a mode when one asks for the next: the mode, and whether the panel lies over the text."""
     if width >= BESIDE:
-        return {"chip": ("strip", False), "strip": ("panel", False), "panel": ("chip", False)}[mode]
+        return MODES[(MODES.index(mode) + 1) % len(MODES)], False
     if width < STRIP:
         return mode, not over
     if over:

@@ -24,14 +24,18 @@ class Leaf:
         known = None if offsets is None else array("l", offsets)
         self.bare = bare
         self.offsets = known if known is not None and len(known) == len(bare.plain) else None
+        self._extent = (0, 0) if self.offsets is None else extent(self.offsets)
         self._sums: tuple[list[int], list[int]] | None = None
 
     def dressed(self, layers: Layers, palette: Palette, hits: Hits = ()) -> Content:
         """The text with the marks of the mode that is on, and with what was searched for."""
         if self.offsets is None:
             return self.bare
-        spans = spans_of(project(layers.marks(palette.mode, *extent(self.offsets)), self.offsets), palette)
+        low, high = self._extent
+        spans = spans_of(project(layers.marks(palette.mode, low, high), self.offsets), palette)
         for start, end, now in hits:
+            if end <= low or start >= high:
+                continue
             places = [index for index, offset in enumerate(self.offsets) if start <= offset < end]
             if places:
                 spans.append(Span(places[0], places[-1] + 1, palette.hit(now)))
@@ -39,7 +43,8 @@ class Leaf:
 
     def find(self, offset: int) -> int | None:
         """Where a character of the strand stands in the text, None if it does not."""
-        if self.offsets is None or offset not in self.offsets:
+        low, high = self._extent
+        if self.offsets is None or not low <= offset < high or offset not in self.offsets:
             return None
         return self.offsets.index(offset)
 

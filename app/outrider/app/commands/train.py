@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from outrider.app import render
-from outrider.app.commands import _measured, _training
+from outrider.app.commands import _measured, _runs, _training
 from outrider.app.options import EngineOptions, engine_options
-from outrider.core import paths, protocol
+from outrider.core import protocol
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session
@@ -42,9 +43,13 @@ Examples:
   outrider train medusa --model qwen.gguf --budget 2h
   outrider train eagle --text book.txt            learn from a text instead of the model's own answers
   outrider train eagle --option words=0 --option steps=5
-  outrider train eagle --resume RUN               go on with a run that was stopped
+  outrider train eagle --chats --budget 1h        begin with the questions of your own chats
+  outrider train eagle --resume                   go on with the run that was stopped last
+  outrider train runs                             all runs, and how far each is
+  outrider train export last --full --to FOLDER   the whole drafter, as other engines read it
 
-Nothing is lost on Ctrl-C, a crash or a power cut: the same command with --resume goes on, and comes to the same weights."""
+Nothing is lost on Ctrl-C, a crash or a power cut: --resume goes on, and comes to the same weights."""
+_NEWEST = "newest"  # of the runs of a method
 
 
 def _budget(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
@@ -69,7 +74,19 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: tuple
     return found
 
 
-@click.command(epilog=_EPILOG)
+class _Train(click.Command):
+    """`runs` and `export` stand where a method would."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        other = _OTHERS.get(args[0]) if args else None
+        if other is None:
+            return super().make_context(info_name, args, parent, **extra)
+        return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+
+
+@click.command(cls=_Train, epilog=_EPILOG)
 @click.argument("method", metavar="METHOD")
 @engine_options(without=_NOT, measuring=True)
 @click.option("--budget", metavar="TIME", callback=_budget, help="Plan all of it to take about so long: 10m, 2h.")
@@ -77,6 +94,7 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: tuple
     "--answers", type=click.IntRange(min=1), metavar="N", help="Answer N prompts.  [default: all, or by budget]"
 )
 @click.option("--prompts", metavar="FILE", help="Own prompts, one JSON object a line.  [default: bundled ones]")
+@click.option("--chats", is_flag=True, help="Begin with what you asked in your own chats. Nothing leaves this machine.")
 @click.option("--text", metavar="FILE", help="Learn from a text file instead of the model's own answers.")
 @click.option(
     "--answer-temperature", type=click.FloatRange(0, 2), default=0.7, show_default=True, help="Of its answers."
@@ -90,57 +108,119 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: tuple
     "--option", "method_options", multiple=True, metavar="NAME=VALUE", callback=_options, help="Of the method."
 )
 @click.option("--out", metavar="FOLDER", help="Of the run.  [default: a fresh one in the data folder]")
-@click.option("--resume", metavar="FOLDER", help="Go on with the run in this folder.")
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value=_NEWEST,
+    metavar="[RUN]",
+    help="Go on with a run: a folder, a name of `outrider train runs`; without one the newest of METHOD.",
+)
 @click.option("--no-cache", is_flag=True, help="Compute the target's states anew instead of keeping them on disk.")
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the result as JSON; - prints it instead of words.")
 def train(options: EngineOptions, method: str, json_to: str | None, **told: Any) -> None:
     """Train a drafter for a model: METHOD is one of `outrider drafters list` that can be trained.
 
     The model answers prompts, a small drafter learns to foretell those answers, and is measured on texts that it has not seen.
-    What comes out lies in the run's folder as other engines read it too, and beside the model, where `auto` finds it.
+    What comes out lies in the run's folder as other engines read it too. Where it is better than the one that the model has,
+    `auto` takes it from then on.
     """
     _measured.check_writable("json", json_to)
-    order, prompts = _order(method.replace("-", "_"), options, told)
+    request = _request(method.replace("-", "_"), options, told)
     from outrider.app.commands import _engine
 
     async def work(session: Session) -> dict[str, Any]:
         curve = _training.Curve(sys.stderr, terminal=render.is_terminal(sys.stderr))
-        request = protocol.Train(
-            id=session.client.number(),
-            model=options.model,
-            order=order,
-            prompts=prompts,
-            resume=told["resume"] is not None,
-        )
+        curve.course.recall(Path(request.order.folder))
+        request.id = session.client.number()
         session.cancel_first(request.id, _PATIENCE)
 
         def show(event: protocol.Event) -> None:
             if isinstance(event, protocol.Notice):
                 curve.clear()
-            session.show(event) if isinstance(event, protocol.Notice) else curve.show(event)
+                session.show(event)
+            else:
+                curve.show(event)
 
-        data = await session.client.ask(request, show)
-        curve.clear()
+        try:
+            data = await session.client.ask(request, show)
+        finally:
+            curve.clear()
         if json_to == "-":
             render.echo_json(data)
         else:
-            click.echo(_told(data, curve))
+            click.echo(_told(data, curve.course))
         if json_to not in (None, "-"):
             _measured.write(str(json_to), render.json_text(data) + b"\n")
         return data
 
-    render.say(f"The run is kept in {order.folder}")
+    render.say(f"The run is kept in {request.order.folder}")
     _engine.with_engine(work)
 
 
-def _order(
-    method: str, options: EngineOptions, told: dict[str, Any]
-) -> tuple[protocol.TrainOrder, list[protocol.TrainPrompt]]:
+@click.command("runs", epilog="Example: outrider train runs --json")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def runs(as_json: bool) -> None:
+    """List the runs that are kept in the data folder, the one last worked on first."""
+    found = _runs.kept()
+    if as_json:
+        render.echo_json([protocol.plain(run) for run in found])
+        return
+    if not found:
+        render.say("There is no run yet.", "`outrider train METHOD` begins one.")
+        return
+    rows = [
+        (
+            run.name,
+            run.method,
+            run.model,
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(run.changed)),
+            "" if run.tokens_per_pass is None else f"{run.tokens_per_pass:.2f}",
+            run.state,
+        )
+        for run in found
+    ]
+    click.echo(render.table(("RUN", "METHOD", "MODEL", "CHANGED", "TOK/PASS", "STATE"), rows, right=(4,)))
+
+
+@click.command("export", epilog="Example: outrider train export last --full --to eagle-for-my-model")
+@click.argument("run", metavar="RUN")
+@click.option("--to", required=True, metavar="FOLDER", help="A new folder.")
+@click.option("--full", is_flag=True, help="With all that equals the model's own weights, as other engines need it.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def export(run: str, to: str, full: bool, as_json: bool) -> None:
+    """Write the drafter of a run, as it stands, to a new folder in its public format.
+
+    RUN: a folder, a name of `outrider train runs`, or `last`.
+    """
+    folder = _runs.named(run)
+    from outrider.app.commands import _engine
+
+    async def work(session: Session) -> None:
+        number = session.client.number()
+        request = protocol.TrainExport(id=number, folder=str(folder), to=str(Path(to).absolute()), whole=full)
+        data = await session.ask(request)
+        if as_json:
+            render.echo_json(data)
+        else:
+            click.echo(render.printable(f"{data['folder']}: {', '.join(data['files'])}"))
+
+    _engine.with_engine(work)
+
+
+_OTHERS = {"runs": runs, "export": export}
+
+
+def _request(method: str, options: EngineOptions, told: dict[str, Any]) -> protocol.Train:
     """What is asked of the engine. Raises WrongUsage."""
-    if told["text"] is not None and told["prompts"] is not None:
-        raise render.WrongUsage("--text and --prompts exclude each other.", "Give one of them.")
-    place = told["resume"] or told["out"]
-    folder = Path(place).absolute() if place else _training.folder(method, options.model.model, paths.data_dir())
+    if told["text"] is not None and (told["prompts"] is not None or told["chats"]):
+        raise render.WrongUsage("--text goes with neither --prompts nor --chats.", "Learn from one of both.")
+    resumed = told["resume"]
+    if resumed is not None and told["out"] is not None:
+        raise render.WrongUsage("--resume and --out exclude each other.", "--resume RUN names the folder.")
+    if resumed is not None:
+        folder = _runs.stopped(method) if resumed == _NEWEST else _runs.named(resumed)
+    else:
+        folder = Path(told["out"]).absolute() if told["out"] else _runs.fresh(method, options.model.model)
     order = protocol.TrainOrder(
         method=method,
         folder=str(folder),
@@ -152,28 +232,47 @@ def _order(
         answer_tokens=told["answer_tokens"],
         rate=told["rate"],
         seed=options.sampling.seed or 0,
+        threads=options.model.threads,
         cache=not told["no_cache"],
         options=told["method_options"],
     )
-    fresh = told["resume"] is None and told["text"] is None
-    return order, _training.prompts(told["prompts"]) if fresh or told["prompts"] else []
+    model = options.model if resumed is None or options.typed("engine.model") else None
+    return protocol.Train(id=0, order=order, model=model, prompts=_prompts(told), resume=resumed is not None)
 
 
-def _told(data: dict[str, Any], curve: _training.Curve) -> str:
+def _prompts(told: dict[str, Any]) -> list[protocol.TrainPrompt]:
+    """What the model is asked: chats first, if they are wanted, then a file or the bundled prompts. Raises WrongUsage."""
+    if told["text"] is not None or (told["resume"] is not None and told["prompts"] is None and not told["chats"]):
+        return []
+    own = _training.chats() if told["chats"] else []
+    if told["chats"] and not own:
+        raise render.WrongUsage("There are no chats yet.", "Leave --chats out.")
+    return [*own, *_training.prompts(told["prompts"])]
+
+
+def _told(data: dict[str, Any], course: _training.Course) -> str:
     """What came out, in a few lines."""
+    loss = "" if data["loss"] is None else f", loss {data['loss']:.3f}"
     lines = [
-        f"{data['method']}: {data['parameters']:,} weights, {data['steps']} steps over {data['texts']:,} texts "
-        f"({data['tokens']:,} tokens), loss {data['loss']:.3f}"
+        f"{data['method']}: {data['parameters']:,} weights, {data['steps']:,} steps over {data['texts']:,} texts "
+        f"({data['tokens']:,} tokens){loss}"
     ]
-    measured = data["measured"]
+    lines += course.lines(80)
+    measured, rival = data["measured"], data["rival_measured"]
     if measured is not None:
-        shares = " ".join(f"{share:.0%}" for share in measured["by_depth"])
         lines.append(
             f"On {measured['texts']} texts that it has not seen: {measured['tokens_per_pass']:.2f} tokens a pass"
         )
-        lines.append(f"right at depth 1, 2, …: {shares}")
-    if curve.losses:
-        lines.append(f"loss {_training.curve(curve.losses, 60)}")
-    lines.append(f"The drafter: {data['drafter']}")
-    lines.append(f"Try it: outrider bench --drafter {data['method']} --drafter-weights {data['drafter']}")
+        lines.append(f"Right at depth 1, 2, …: {' '.join(f'{share:.0%}' for share in measured['by_depth'])}")
+    if data["place"]:
+        than = f", {rival['tokens_per_pass']:.2f} with the one before it" if rival else ""
+        lines.append(f"`auto` takes it for this model from now on{than}: {data['place']}")
+        lines.append(f"Try it: outrider bench --drafter {data['method']}")
+    else:
+        if rival is not None:
+            lines.append(
+                f"The one that is there is better on the same texts, {rival['tokens_per_pass']:.2f}, and stays."
+            )
+        lines.append(f"Its files: {data['drafter']}")
+        lines.append(f"Try it: outrider bench --drafter {data['method']} --drafter-weights {data['drafter']}")
     return render.printable("\n".join(lines))

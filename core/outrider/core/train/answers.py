@@ -8,27 +8,46 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from outrider.core.engine import Engine
-from outrider.core.errors import Cancelled, UsageError
+from outrider.core.errors import Cancelled, ModelError, UsageError
 from outrider.core.loading import Model
 from outrider.core.prompting import Quiet
-from outrider.core.protocol import Done, DrafterChoice, Event, Generate, ModelChoice, Sampling, TrainPrompt
+from outrider.core.protocol import (
+    Done,
+    DrafterChoice,
+    Event,
+    Generate,
+    Message,
+    ModelChoice,
+    Report,
+    Sampling,
+    TrainPrompt,
+)
 
-CHUNK = 256  # prompts that are answered before the next ones are looked at
-TOGETHER = 64  # answers at once
+CHUNK = 1024  # prompts that are answered before the next ones are looked at
+TOGETHER = 64  # answers at once, and texts that are written down together
+TURNS = 64  # of a prompt, at most; numbers of texts count them
+LEAST = 8  # tokens that an answer must have room for
+LIKELIEST = 64  # tokens that an answer is drawn from: the rest is noise, and costs most of the drawing
 
 
 class Kept(msgspec.Struct, array_like=True):
-    """One text. `number`: of its prompt; `first`: the index of the first token that is to be learnt."""
+    """One text. `number`: its prompt's times `TURNS`, and its turn; `first`: the first token that is to be learnt.
+
+    `said` and `thought`: the answer in words, where another turn follows.
+    """
 
     number: int
     first: int
     ids: list[int]
+    said: str = ""
+    thought: str = ""
 
 
 class Answers:
@@ -43,7 +62,10 @@ class Answers:
             for line in path.read_bytes().splitlines(keepends=True):
                 if not line.endswith(b"\n"):
                     break
-                kept = decoder.decode(line)
+                try:
+                    kept = decoder.decode(line)
+                except msgspec.DecodeError:  # what a power cut left
+                    break
                 self.kept[kept.number] = kept
                 whole += len(line)
             os.truncate(path, whole)
@@ -54,18 +76,24 @@ class Answers:
         return sum(len(kept.ids) - kept.first for kept in self.kept.values())
 
     def texts(self) -> list[Kept]:
-        """All of them in the order of their prompts."""
-        return [self.kept[number] for number in sorted(self.kept)]
+        """All that have something to learn, in the order of their prompts."""
+        return [kept for _, kept in sorted(self.kept.items()) if len(kept.ids) - kept.first > 1]
 
     def add(self, kept: Iterable[Kept]) -> None:
-        """Append texts; they are on disk when this returns."""
+        """Append texts; they are on disk when this returns. Raises ModelError if they cannot be written."""
         encoder = msgspec.json.Encoder()
-        with self.path.open("ab") as file:
-            for one in kept:
-                self.kept[one.number] = one
-                file.write(encoder.encode(one) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with self.path.open("ab") as file:
+                for one in kept:
+                    file.write(encoder.encode(one) + b"\n")
+                    self.kept[one.number] = one
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ModelError(
+                f"The data could not be written to {self.path}: {error.strerror or error}.",
+                "Make room and go on with --resume; what was written before is kept.",
+            ) from error
 
 
 class Manner(msgspec.Struct, kw_only=True):
@@ -74,7 +102,24 @@ class Manner(msgspec.Struct, kw_only=True):
     temperature: float = 0.7
     greedy: float = 0.25
     most: int = 256  # tokens of an answer
+    longest: int = 1024  # tokens of a text
     seed: int = 0
+
+
+class Hooks(NamedTuple):
+    """What is told of answering, and asked."""
+
+    tell: Callable[[int, int], None]  # how many texts there are, and tokens to be learnt
+    warn: Callable[[str], None]  # what the user should know
+    cancelled: Callable[[], bool]
+
+
+class _Asked(NamedTuple):
+    """A turn that is to be answered, with its prompt's ids."""
+
+    request: Generate
+    ids: list[int]
+    last: bool  # no turn follows
 
 
 def answer(
@@ -83,52 +128,69 @@ def answer(
     prompts: Mapping[int, TrainPrompt],
     manner: Manner,
     answers: Answers,
-    hooks: tuple[Callable[[int, int], None], Callable[[], bool]],
+    hooks: Hooks,
 ) -> None:
-    """Answer those of `prompts` that `answers` does not have, and keep what comes.
+    """Answer those of `prompts` that `answers` does not have, turn after turn, and keep what comes.
 
-    `hooks`: one is told how many texts there are and how many tokens to be learnt, the other says whether to stop. Raises
-    Cancelled, and what generating raises.
+    Raises Cancelled, and what generating raises.
     """
-    tell, cancelled = hooks
-    missing = [number for number in sorted(prompts) if number not in answers.kept]
-    for at in range(0, len(missing), CHUNK):
-        requests = {number: _request(choice, number, prompts[number], manner) for number in missing[at : at + CHUNK]}
-        fresh: list[Kept] = []
-
-        def hear(event: Event, requests: dict[int, Generate] = requests, fresh: list[Kept] = fresh) -> None:
-            if not isinstance(event, Done) or event.finish not in ("stop", "length"):
-                return
-            fresh.append(_kept(engine, requests[event.request], event))
-            tell(len(answers.kept) + len(fresh), answers.tokens + sum(len(one.ids) - one.first for one in fresh))
-            if len(fresh) == TOGETHER:
-                answers.add(fresh)
-                fresh.clear()
-
-        engine.generate_many(list(requests.values()), hear, Quiet(cancelled), TOGETHER)
-        answers.add(fresh)
-        if cancelled():
-            raise Cancelled
+    for depth in range(max((turns(prompt) for prompt in prompts.values()), default=0)):
+        numbers = [number for number in sorted(prompts) if depth < turns(prompts[number])]
+        numbers = [number for number in numbers if number * TURNS + depth not in answers.kept]
+        left_out = 0
+        for at in range(0, len(numbers), CHUNK):
+            some = numbers[at : at + CHUNK]
+            asked = [_ask(engine, choice, (number, depth), prompts[number], (manner, answers)) for number in some]
+            there = {one.request.id: one for one in asked if one is not None}
+            left_out += len(asked) - len(there)
+            _together(engine, there, answers, hooks)
+        if left_out:
+            hooks.warn(f"{left_out} prompts leave no room for an answer within {manner.longest} tokens: left out.")
 
 
-def from_text(model: Model, path: Path, longest: int) -> list[Kept]:
-    """A text file in pieces of at most `longest` tokens, all of them to be learnt. Raises UsageError if there is nothing in it.
+def turns(prompt: TrainPrompt) -> int:
+    """How often a prompt is answered: behind each message of the user that no answer follows."""
+    return min(TURNS, len(_ends(prompt))) if prompt.messages is not None else 1
 
-    JSON lines give each `text` as a text of its own.
-    """
+
+def _together(engine: Engine, asked: Mapping[int, _Asked], answers: Answers, hooks: Hooks) -> None:
+    fresh: list[Kept] = []
+
+    def hear(event: Event) -> None:
+        if not isinstance(event, Done) or event.finish not in ("stop", "length"):
+            return
+        fresh.append(_kept(engine, asked[event.request], event.report))
+        hooks.tell(len(answers.kept) + len(fresh), answers.tokens + sum(len(one.ids) - one.first for one in fresh))
+        if len(fresh) == TOGETHER:
+            answers.add(fresh)
+            fresh.clear()
+
+    engine.generate_many([one.request for one in asked.values()], hear, Quiet(hooks.cancelled), TOGETHER)
+    answers.add(fresh)
+    if hooks.cancelled():
+        raise Cancelled
+
+
+def read_texts(path: Path) -> list[str]:
+    """What a text file holds, of JSON lines each `text`. Raises UsageError, naming the line, if nothing can be learnt from it."""
     try:
-        whole = path.read_text(encoding="utf-8")
+        whole = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read as text: {error}", "Give a text file in UTF-8.") from error
     texts = [whole] if path.suffix != ".jsonl" else _lines(path, whole)
+    texts = [text for text in texts if text.strip()]
+    if not texts:
+        raise UsageError(f"There is nothing to learn from in {path}.", "Give a file with some text in it.")
+    return texts
+
+
+def cut(model: Model, texts: Sequence[str], longest: int) -> list[Kept]:
+    """Texts in pieces of at most `longest` tokens, all of them to be learnt."""
     pieces: list[list[int]] = []
     for text in texts:
-        ids = model.tokenizer.encode_raw(text) if text.strip() else []
+        ids = model.tokenizer.encode_raw(text)
         pieces += [ids[at : at + longest] for at in range(0, len(ids), longest)]
-    kept = [Kept(number, 1, ids) for number, ids in enumerate(pieces) if len(ids) > 2]
-    if not kept:
-        raise UsageError(f"There is nothing to learn from in {path}.", "Give a file with some text in it.")
-    return kept
+    return [Kept(number * TURNS, 1, ids) for number, ids in enumerate(pieces) if len(ids) > 2]
 
 
 def _lines(path: Path, whole: str) -> list[str]:
@@ -137,7 +199,7 @@ def _lines(path: Path, whole: str) -> list[str]:
         if not line.strip():
             continue
         try:
-            texts.append(msgspec.json.decode(line, type=TrainPrompt).text or "")
+            texts.append(msgspec.json.decode(line, type=_Line).text)
         except msgspec.DecodeError as error:
             raise UsageError(
                 f"Line {number} of {path} is no JSON object with a text: {error}", 'Give lines like {"text": "..."}.'
@@ -145,30 +207,73 @@ def _lines(path: Path, whole: str) -> list[str]:
     return texts
 
 
-def _request(choice: ModelChoice, number: int, prompt: TrainPrompt, manner: Manner) -> Generate:
-    """What the engine is asked; the same for the same seed, whatever else is asked with it."""
+class _Line(msgspec.Struct):
+    text: str
+
+
+def _ends(prompt: TrainPrompt) -> list[int]:
+    """Places of the messages that are answered."""
+    messages = prompt.messages or []
+    roles = [message.role for message in messages]
+    return [at for at, role in enumerate(roles) if role == "user" and roles[at + 1 : at + 2] in ([], ["user"])]
+
+
+def _ask(
+    engine: Engine,
+    choice: ModelChoice,
+    place: tuple[int, int],
+    prompt: TrainPrompt,
+    known: tuple[Manner, Answers],
+) -> _Asked | None:
+    """What the engine is asked for a turn; the same for the same seed, whatever else is asked with it.
+
+    `place`: number of the prompt, and the turn. None: there is no room, or an earlier turn was left out.
+    """
+    (manner, answers), (index, depth) = known, place
+    number = index * TURNS + depth
+    messages = _told(prompt, depth, [answers.kept.get(index * TURNS + turn) for turn in range(depth)])
+    if messages is None and prompt.messages is not None:
+        return None
     luck = int.from_bytes(hashlib.sha256(f"{manner.seed} {number}".encode()).digest()[:8])
     greedy = luck % 1000 < 1000 * manner.greedy
     sampling = Sampling(
-        temperature=0.0 if greedy else manner.temperature, seed=luck >> 1, max_tokens=manner.most, top_k=0, top_p=1.0
+        temperature=0.0 if greedy else manner.temperature, seed=luck >> 1, top_k=LIKELIEST, top_p=1.0, min_p=0.0
     )
-    return Generate(
-        id=number,
-        model=choice,
-        messages=prompt.messages,
-        prompt=prompt.text if prompt.messages is None else None,
-        sampling=sampling,
-        drafter=DrafterChoice(name="none"),
-    )
+    sampling.repeat_penalty, sampling.presence_penalty, sampling.frequency_penalty = 1.0, 0.0, 0.0
+    raw = None if prompt.messages is not None else prompt.text
+    request = Generate(number, choice, messages, raw, sampling, DrafterChoice(name="none"))
+    assert engine.model is not None
+    ids = engine.prompt_ids(engine.model, request)
+    room = min(manner.longest, engine.model.talk.target.context) - len(ids)
+    if room < LEAST:
+        return None
+    sampling.max_tokens = min(manner.most, room)
+    return _Asked(request, ids, depth + 1 == turns(prompt))
 
 
-def _kept(engine: Engine, request: Generate, done: Done) -> Kept:
+def _told(prompt: TrainPrompt, depth: int, earlier: Sequence[Kept | None]) -> list[Message] | None:
+    """Messages up to a turn, with the answers of those before it; None where one is missing, or there are no messages."""
+    if prompt.messages is None:
+        return None
+    made, start = list[Message](), 0
+    for end, kept in zip(_ends(prompt), [*earlier, None], strict=False):
+        made += prompt.messages[start : end + 1]
+        start = end + 1
+        if end == _ends(prompt)[depth]:
+            return made
+        if kept is None or not (kept.said or kept.thought):
+            return None
+        made.append(Message("assistant", kept.said, kept.thought))
+    return None
+
+
+def _kept(engine: Engine, asked: _Asked, report: Report) -> Kept:
     """A finished answer, with its end if it came to one."""
     assert engine.model is not None
     tokenizer = engine.model.tokenizer
-    prompt = engine.prompt_ids(engine.model, request)
-    ids = [*prompt, *done.report.token_ids]
+    ids = [*asked.ids, *report.token_ids]
     end = tokenizer.token_id(tokenizer.eos_token) if tokenizer.eos_token else None
-    if done.finish == "stop" and end is not None:
+    if report.finish == "stop" and end is not None:
         ids.append(end)
-    return Kept(request.id, len(prompt), ids)
+    said, thought = ("", "") if asked.last else (report.text, report.thinking)
+    return Kept(asked.request.id, len(asked.ids), ids, said, thought)

@@ -8,56 +8,59 @@ Folder of a run:
     labels.bin, labels.json  so with what it holds likeliest, for methods that learn from that
     checkpoint.safetensors   where training stands
     log.jsonl                a line for each step
-    drafter/                 what came out
+    seconds.json             what the stages took
+    drafter/                 what came out, with its card
+    result.json              what is told at the end
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
-from outrider.core import registry
+from outrider.core import finding, registry, trained
 from outrider.core.engine import Engine, Say
-from outrider.core.errors import ModelError, UsageError
+from outrider.core.errors import ModelError, OutriderError, UsageError
 from outrider.core.loading import Model
-from outrider.core.protocol import Progress, Train, TrainOrder, TrainPrompt
+from outrider.core.protocol import ModelChoice, Notice, Progress, Train, TrainExport, TrainOrder, TrainPrompt
+from outrider.core.trained import Measured
+from outrider.core.weights.library import resolve
+from outrider.core.weights.locks import lock
 
+from . import outcome, room
 from . import plan as plans
-from .answers import Answers, Kept, Manner, answer, from_text
-from .loop import Loop, Schedule, in_epoch
+from .answers import TURNS, Answers, Hooks, Kept, Manner, answer, cut, read_texts, turns
+from .loop import Loop, Schedule
 from .paper import Acceptance, ride
-from .plan import HELD, Plan, Speeds
-from .recipe import Labeller, Recipe, Trainee
+from .plan import Plan, Speeds
+from .recipe import Labeller, Trainee
+from .settled import STEP, counts_of, parted, recipe_of, schedule_of, settings_of
 from .states import States, nbytes
 from .teacher import Teacher
 
-PROMPTS = "prompts.json"
+PROMPTS, DATA, SECONDS, RESULT = "prompts.json", "answers.jsonl", "seconds.json", "result.json"
+DRAFTER = "drafter"
 KEPT = ("states.bin", "states.json", "labels.bin", "labels.json")  # while the run lasts
 LOOKS = 6  # measurements while it trains
-LOOKED_AT, MEASURED = 12, 48  # held-out texts of such a one, and of the last
+LOOKED_AT, MEASURED = (3, 12), (12, 48)  # held-out texts of such a one, and of the last: at least and at most
+LOOKING = 0.05  # share of a budget for each of both
 DRAFT = 5  # tokens of a draft in a measurement
 TRIED = 64  # prompts that are answered to see how fast that goes
-STEP, RATE = 512, 1e-3  # where nothing is said
-HEAVY = 4  # how much more a token of an answer counts among words than one of a prompt
-
-
-class Measured(msgspec.Struct):
-    """Acceptance on texts that were not trained on."""
-
-    texts: int
-    tokens_per_pass: float
-    by_depth: list[float]
+LETTERS = 3  # of a token, at least, in a prompt that was not read yet
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Trained(msgspec.Struct, kw_only=True):
-    """What a run came to. Seconds are those of this sitting."""
+    """What a run came to."""
 
     method: str
     folder: str
@@ -65,15 +68,37 @@ class Trained(msgspec.Struct, kw_only=True):
     texts: int
     tokens: int  # of answers
     steps: int
-    loss: float
+    loss: float | None
     parameters: int
     measured: Measured | None  # None: this method's drafts need more of the target than its states
-    seconds: dict[str, float]
+    place: str  # where the model finds it; "": it was not put there
+    rival: str  # the drafter that it was compared with, "" if there was none
+    rival_measured: Measured | None  # on the same texts
+    seconds: dict[str, float]  # by stage, of all sittings
 
 
 def run(engine: Engine, request: Train, say: Say, cancelled: Callable[[], bool]) -> dict[str, Any]:
     """The whole run, or the rest of it. Raises UsageError, ModelError, Cancelled."""
-    return msgspec.to_builtins(Course(engine, request, say, cancelled).run())
+    course = Course(engine, request, say, cancelled)
+    with _writing(course.folder):
+        course.folder.mkdir(parents=True, exist_ok=True)
+        with lock(course.folder / ".lock", _busy(course.folder)):
+            return msgspec.to_builtins(course.run())
+
+
+def export(engine: Engine, request: TrainExport, say: Say, cancelled: Callable[[], bool]) -> dict[str, Any]:
+    """Write the drafter of a run as it stands to a folder; `whole`: with all that equals the target's own weights.
+
+    Raises UsageError, ModelError.
+    """
+    order = TrainOrder(method="", folder=request.folder)
+    to = Path(request.to)
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UsageError(f"{to} is there already.", "Name a new folder with --to.")
+    course = Course(engine, Train(id=request.id, order=order, resume=True), say, cancelled)
+    with _writing(to):
+        course.export(to, whole=request.whole)
+    return {"folder": str(to), "files": sorted(one.name for one in to.iterdir()), "whole": request.whole}
 
 
 class Course:
@@ -83,118 +108,194 @@ class Course:
         self._engine, self._request, self._say, self._cancelled = engine, request, say, cancelled
         self.folder = Path(request.order.folder)
         known = plans.read(self.folder)
-        if request.resume and known is None and not (self.folder / "answers.jsonl").exists():
+        if request.resume and known is None:
             raise UsageError(f"There is no run in {self.folder}.", "Leave --resume out to begin one.")
         if known is not None and not request.resume:
             raise UsageError(f"There is a run in {self.folder} already.", "Go on with --resume, or take another --out.")
+        asked = request.order
+        if known is not None and asked.method and asked.method != known.order.method:
+            raise UsageError(
+                f"The run in {self.folder} trains {known.order.method}, not {asked.method}.",
+                f"Go on with `outrider train {known.order.method} --resume {self.folder}`.",
+            )
         self._known = known
-        self.order: TrainOrder = known.order if known is not None else request.order
-        self.seconds: dict[str, float] = {}
-        self.recipe = _recipe(self.order.method)
-        self.settings = _settings(self.recipe, self.order)
+        self.order: TrainOrder = known.order if known is not None else asked
+        self._cache = asked.cache and self.order.cache  # what is learnt does not hang on it
+        self.recipe = recipe_of(self.order.method)
+        self.settings = settings_of(self.recipe, self.order)
+        self._texts = self._read_texts()
+        if known is None and self.order.text is None and not request.prompts:
+            raise UsageError("There are no prompts to answer.", "Give --prompts FILE or --text FILE.")
 
     def run(self) -> Trained:
         """All that is left to do."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        choice = self._known.model if self._known is not None else self._request.model
-        model = self._engine.load(choice, self._request.id, self._say, self._cancelled)
-        if self.order.threads:
-            torch.set_num_threads(self.order.threads)
-        teacher = Teacher(model.talk.target, self.order.longest)
-        answers = Answers(self.folder / "answers.jsonl")
-        plan = self._planned(model, teacher, answers)
+        done = self.folder / RESULT
+        if done.exists() and self._known is not None:
+            self._check_same(self._known)
+            return msgspec.json.decode(done.read_bytes(), type=Trained)
+        model, teacher = self._loaded()
+        answers = Answers(self.folder / DATA)
+        plan = self._known or self._begun(model, teacher)
+        torch.set_num_threads(plan.threads or torch.get_num_threads())
+        self._check_room(teacher, plan, answers)
+        if not plan.settled:
+            with self._timed("measuring"):
+                self._fit(plan, model, teacher, answers)
         self._gather(model, plan, answers)
-        texts = [text for text in answers.texts() if len(text.ids) - text.first > 1]
-        held, taught = texts[::HELD], [text for number, text in enumerate(texts) if number % HELD]
+        texts = answers.texts()
+        held, taught = parted(texts)
         if not taught:
             raise ModelError("There is too little to learn from.", "Give more prompts, or a longer text.")
         if plan.schedule is None:
-            plan.schedule = _schedule(plan, taught)
+            plan.schedule = schedule_of(plan, taught)
             plans.write(self.folder, plan)
         trainee = self._trainee(teacher, texts, plan.schedule.seed)
-        states = self._states(teacher, taught, trainee, plan)
-        loop = Loop(trainee, states, plan.schedule, self.folder)
-        self._train(loop, plan.schedule, teacher, held)
-        measured = self._measure(trainee, teacher, held[:MEASURED], final=True)
+        loop = Loop(trainee, self._states(teacher, taught, trainee, plan), plan.schedule, self.folder)
+        self._train(loop, plan, teacher, held)
+        made = self._finished(model, teacher, plan, loop, (texts, held))
         for name in KEPT:
             (self.folder / name).unlink(missing_ok=True)
-        return Trained(
-            method=self.order.method,
-            folder=str(self.folder),
-            drafter=str(self.folder / "drafter"),
-            texts=len(texts),
-            tokens=sum(len(text.ids) - text.first for text in texts),
-            steps=plan.schedule.steps,
-            loss=loop.loss,
-            parameters=sum(part.numel() for parts, _ in trainee.groups() for part in parts),
-            measured=measured,
-            seconds={name: round(seconds, 1) for name, seconds in self.seconds.items()},
-        )
+        done.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
+        return made
 
-    # ------------------------------------------------------------------ stages
+    def export(self, folder: Path, *, whole: bool) -> None:
+        """Write the drafter as the newest checkpoint has it."""
+        plan = self._known
+        assert plan is not None
+        _, teacher = self._loaded()
+        texts = Answers(self.folder / DATA).texts()
+        if plan.schedule is None or not (self.folder / "checkpoint.safetensors").exists():
+            raise UsageError(f"The run in {self.folder} has trained nothing yet.", "Go on with it: --resume.")
+        trainee = self._trainee(teacher, texts, plan.schedule.seed)
+        Loop(trainee, States(teacher, [], trainee.states, None), plan.schedule, self.folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        trainee.save(folder, whole=whole)
+        card = trained.read(self.folder / DRAFTER)
+        if card is not None:
+            trained.write(folder, card)
 
-    def _planned(self, model: Model, teacher: Teacher, answers: Answers) -> Plan:
-        order, request = self.order, self._request
-        target = plans.of_files(Path(model.talk.target.info.path))
+    # ------------------------------------------------------------------ beginning
+
+    def _read_texts(self) -> list[str] | None:
+        """The text that is learnt from, unless it is cut up already. Raises UsageError if it is another one than before."""
+        given = self._request.order.text or self.order.text
+        if self.order.text is None or given is None:
+            if self._request.order.text is not None:
+                raise UsageError(f"The run in {self.folder} learns from answers, not from a text.", "Leave --text out.")
+            return None
         known = self._known
+        if known is not None and self._request.order.text is None and (self.folder / DATA).exists():
+            return None
+        texts = read_texts(Path(given))
+        if known is not None and plans.of_texts(texts) != known.source:
+            raise UsageError(f"The run in {self.folder} was begun with another text.", "Give that one, or none.")
+        return texts
+
+    def _loaded(self) -> tuple[Model, Teacher]:
+        known, asked = self._known, self._request.model or ModelChoice()
         if known is not None:
-            if known.target != target:
+            self._check_same(known)
+        choice = known.model if known is not None else asked
+        model = self._engine.load(choice, self._request.id, self._say, self._cancelled)
+        if model.talk.target.exact:
+            raise UsageError("Exact mode is not for training.", "Leave --exact out.")
+        return model, Teacher(model.talk.target, self.order.longest)
+
+    def _check_same(self, known: Plan) -> None:
+        """Raises UsageError if model or prompts are not those that the run was begun with."""
+        request = self._request
+        names = {known.model.model, request.model.model if request.model is not None else known.model.model}
+        for name in sorted(names):
+            if trained.fingerprint(resolve(name, cancelled=self._cancelled)) != known.target:
                 raise UsageError(
-                    f"The run in {self.folder} was begun with another model than {known.model.model} is now.",
+                    f"The run in {self.folder} was begun with another model than {name} is now.",
                     "Put the model back, or begin a new run.",
                 )
-            given = plans.of_prompts(request.prompts) if request.prompts else known.source
-            if order.text is None and given != known.source:
-                raise UsageError(f"The run in {self.folder} was begun with other prompts.", "Give those, or none.")
-            return known
-        manner = Manner(temperature=order.temperature, greedy=order.greedy, most=order.answer_tokens, seed=order.seed)
+        if request.prompts and (known.order.text is not None or plans.of_prompts(request.prompts) != known.source):
+            raise UsageError(f"The run in {self.folder} was begun with other prompts.", "Give those, or none.")
+
+    def _begun(self, model: Model, teacher: Teacher) -> Plan:
+        order, prompts = self.order, self._request.prompts
+        if self._texts is None and model.tokenizer.template is None and any(one.messages for one in prompts):
+            raise UsageError(
+                f"{model.choice.model} has no chat template, so it cannot answer prompts.",
+                "Give --text FILE to learn from a text.",
+            )
+        manner = Manner(
+            temperature=order.temperature,
+            greedy=order.greedy,
+            most=order.answer_tokens,
+            longest=teacher.longest,
+            seed=order.seed,
+        )
         made = Plan(
             order=order,
             model=model.choice,
-            target=target,
-            source=plans.of_prompts(request.prompts) if order.text is None else str(order.text),
-            prompts=min(len(request.prompts), order.answers or len(request.prompts)),
+            target=trained.fingerprint(Path(model.talk.target.info.path)),
+            source=plans.of_prompts(prompts) if self._texts is None else plans.of_texts(self._texts),
+            prompts=min(len(prompts), order.answers or len(prompts)),
             epochs=order.epochs or plans.EPOCHS,
             manner=manner,
+            threads=order.threads or torch.get_num_threads(),
+            settled=order.budget_s is None,
             settings=msgspec.to_builtins(self.settings),
         )
-        if order.text is None and not request.prompts:
-            raise UsageError("There are no prompts to answer.", "Give --prompts FILE or --text FILE.")
-        (self.folder / PROMPTS).write_bytes(msgspec.json.encode(request.prompts))
-        if order.budget_s is not None:
-            self._fit(made, model, teacher, answers)
+        (self.folder / PROMPTS).write_bytes(msgspec.json.encode(prompts))
         plans.write(self.folder, made)
         return made
+
+    def _check_room(self, teacher: Teacher, plan: Plan, answers: Answers) -> None:
+        """Raises ModelError, with numbers, where memory or disk will not do."""
+        counts = torch.ones(teacher.info.vocab, dtype=torch.int64)
+        trial = self.recipe.trainee(teacher, self.settings, counts, torch.Generator().manual_seed(0))
+        room.check(teacher, trial, self.order.step_tokens or STEP)
+        if not answers.kept and plan.settled:
+            room.check_disk(self.folder, self._expected(plan), teacher, trial, cache=self._cache)
+
+    def _expected(self, plan: Plan) -> int:
+        """Tokens of all texts, at most."""
+        if self._texts is not None:
+            return sum(map(len, self._texts)) // LETTERS
+        given = self._prompts()[: plan.prompts]
+        longest, most = plan.manner.longest, plan.manner.most
+        return sum(min(longest, len(_words(one)) // LETTERS + most * (one.messages is not None)) for one in given)
 
     def _fit(self, made: Plan, model: Model, teacher: Teacher, answers: Answers) -> None:
         """Take as much data as the budget is for, by the speeds of this machine."""
         began = time.monotonic()
         self._tell("measuring", 0, 0, "", "how fast this machine is")
-        first = dict(enumerate(self._request.prompts[:TRIED]))
-        if self.order.text is None:
+        given = [] if self.order.text is not None else self._prompts()
+        fresh = [number for number in range(len(given)) if number * TURNS not in answers.kept][:TRIED]
+        rate = math.inf
+        if fresh:
             before, at = answers.tokens, time.monotonic()
-            answer(self._engine, made.model, first, made.manner, answers, (self._heard(len(first)), self._cancelled))
-            fresh = answers.tokens - before
-            rate = fresh / (time.monotonic() - at) if fresh else 200.0
-        else:
-            answers.add(from_text(model, Path(self.order.text), self.order.longest))
-            rate = math.inf
-        texts = [text for text in answers.texts() if len(text.ids) - text.first > 1][:TRIED]
-        speeds = Speeds(rate, *self._tried(teacher, texts))
-        spent = time.monotonic() - began
-        left = max(30.0, (self.order.budget_s or 0.0) - spent - model.loaded.load_s)
-        each = answers.tokens / max(1, len(answers.kept))
-        if self.order.text is None:
-            wanted = TRIED + int(speeds.tokens(left, made.epochs) / max(1.0, each))
-            made.prompts = max(min(TRIED, len(self._request.prompts)), min(made.prompts, wanted))
-        total = each * (made.prompts if self.order.text is None else len(answers.kept))
-        rest = plans.OVERHEAD * left - total / rate - total / speeds.states
+            some = {number: given[number] for number in fresh}
+            answer(self._engine, made.model, some, made.manner, answers, self._hooks(some, len(answers.kept)))
+            rate = max(1, answers.tokens - before) / (time.monotonic() - at)
+        elif self._texts is not None:
+            answers.add(cut(model, self._texts, made.manner.longest))
+        texts = answers.texts()[:TRIED]
+        if not texts:
+            raise ModelError("There is too little to learn from.", "Give more prompts, or a longer text.")
+        speeds, ride_s = self._tried(teacher, texts, rate)
+        left = max(30.0, (self.order.budget_s or 0.0) - (time.monotonic() - began) - model.loaded.load_s)
+        made.looked = _between(LOOKING * left / LOOKS / ride_s, LOOKED_AT)
+        made.measured = _between(LOOKING * left / ride_s, MEASURED)
+        left = max(20.0, left - ride_s * (LOOKS * made.looked + made.measured))
+        total = answers.tokens
+        if given:
+            each = total / len({number // TURNS for number in answers.kept})  # of a prompt
+            least = max(fresh[-1] + 1 if fresh else 0, min(TRIED, len(given)))
+            made.prompts = max(least, min(made.prompts, least + int(speeds.tokens(left, made.epochs) / max(1.0, each))))
+            total = int(each * made.prompts)
+        rest = plans.OVERHEAD * left - max(0, total - answers.tokens) / rate - total / speeds.states
         if self.order.epochs is None:
-            made.epochs = min(plans.MOST_EPOCHS, max(0.1, rest * speeds.training / max(1.0, total)))
-        self.seconds["measuring"] = spent
+            made.epochs = min(plans.MOST_EPOCHS, max(0.1, rest * speeds.training / max(1, total)))
+        made.settled = True
+        plans.write(self.folder, made)
 
-    def _tried(self, teacher: Teacher, texts: Sequence[Kept]) -> tuple[float, float]:
-        """Tokens of answers for each second: of reading states, and of training steps."""
+    def _tried(self, teacher: Teacher, texts: Sequence[Kept], rate: float) -> tuple[Speeds, float]:
+        """Tokens of answers for each second of reading states and of training steps; seconds of measuring a text."""
         trainee = self._trainee(teacher, texts, 0)
         at = time.monotonic()
         some = texts[: max(1, len(texts) // 4)]
@@ -202,61 +303,115 @@ class Course:
             teacher.read(text.ids, trainee.states)
         read = sum(len(text.ids) - text.first for text in some) / (time.monotonic() - at)
         place = self.folder / "trial"
-        place.mkdir(exist_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
         schedule = Schedule(steps=4, tokens=self.order.step_tokens or STEP, seed=1)
-        loop = Loop(trainee, States(teacher, texts, trainee.states, None), schedule, place)
+        labeller = trainee if isinstance(trainee, Labeller) else None
+        loop = Loop(trainee, States(teacher, texts, trainee.states, None, labeller), schedule, place)
         seconds, tokens = loop.timed()
+        at = time.monotonic()
+        self._ridden(trainee, teacher, texts[:2], place / "drafter")
+        ride_s = (time.monotonic() - at) / min(2, len(texts))
         shutil.rmtree(place)
-        return read, tokens / max(1e-3, seconds - tokens / read)
+        steps = tokens / max(1e-3, seconds - (tokens / read if self._cache else 0.0))
+        return Speeds(rate, read, steps), ride_s
+
+    # ------------------------------------------------------------------ stages
 
     def _gather(self, model: Model, plan: Plan, answers: Answers) -> None:
         """Answer what is not answered yet, or cut the text up."""
-        at = time.monotonic()
-        if plan.order.text is not None:
-            if not answers.kept:
-                answers.add(from_text(model, Path(plan.order.text), plan.order.longest))
-        else:
-            given = msgspec.json.decode((self.folder / PROMPTS).read_bytes(), type=list[TrainPrompt])
-            wanted = dict(enumerate(given[: plan.prompts]))
-            answer(self._engine, plan.model, wanted, plan.manner, answers, (self._heard(len(wanted)), self._cancelled))
-        self.seconds["answers"] = time.monotonic() - at
+        with self._timed("answers"):
+            if plan.order.text is None:
+                wanted = dict(enumerate(self._prompts()[: plan.prompts]))
+                answer(self._engine, plan.model, wanted, plan.manner, answers, self._hooks(wanted))
+            elif self._texts is not None and not answers.kept:
+                answers.add(cut(model, self._texts, plan.manner.longest))
 
     def _states(self, teacher: Teacher, texts: Sequence[Kept], trainee: Trainee, plan: Plan) -> States:
-        """The target's states on all texts, kept on disk where that is wanted and there is room."""
-        at = time.monotonic()
+        """The target's states on all texts, kept on disk where that is wanted."""
         labeller = trainee if isinstance(trainee, Labeller) else None
         size = nbytes(teacher, texts, trainee.states, labeller.top if labeller is not None else 0)
-        file = self.folder / "states.bin" if plan.order.cache and size else None
+        file = self.folder / "states.bin" if self._cache and size else None
         states = States(teacher, texts, trainee.states, file, labeller)
         note = f"{size / 1e9:.1f} GB on disk"
-
-        def tell(done: int, total: int) -> None:
-            self._tell("states", done, total, "tokens", note)
-
-        states.prepare(f"{plan.target} {len(texts)}", tell, self._cancelled)
-        self.seconds["states"] = time.monotonic() - at
+        with self._timed("states"):
+            states.prepare(
+                f"{plan.target} {len(texts)}",
+                lambda done, total: self._tell("states", done, total, "tokens", note),
+                self._cancelled,
+            )
         return states
 
-    def _train(self, loop: Loop, schedule: Schedule, teacher: Teacher, held: Sequence[Kept]) -> None:
-        at, every = time.monotonic(), max(1, schedule.steps // LOOKS)
+    def _train(self, loop: Loop, plan: Plan, teacher: Teacher, held: Sequence[Kept]) -> None:
+        assert plan.schedule is not None
+        steps = plan.schedule.steps
+        every = max(1, steps // LOOKS)
 
         def tell(step: int, figures: Mapping[str, float]) -> None:
-            self._tell("training", step, schedule.steps, "steps", "", dict(figures))
+            self._tell("training", step, steps, "steps", "", dict(figures))
 
         def looks(step: int) -> Mapping[str, float]:
-            if step % every or step == schedule.steps:
+            if step % every or step == steps:
                 return {}
-            found = self._measure(loop.trainee, teacher, held[:LOOKED_AT], final=False)
+            found = self._ridden(loop.trainee, teacher, held[: plan.looked], self.folder / "drafter.part")
+            shutil.rmtree(self.folder / "drafter.part", ignore_errors=True)
             return {} if found is None else {"tokens_per_pass": found.tokens_per_pass}
 
-        loop.run(tell, self._cancelled, looks)
-        self.seconds["training"] = time.monotonic() - at
+        with self._timed("training"):
+            loop.run(tell, self._cancelled, looks)
 
-    def _measure(self, trainee: Trainee, teacher: Teacher, texts: Sequence[Kept], *, final: bool) -> Measured | None:
-        """Acceptance of what the files hold, read back as any drafter is."""
-        at = time.monotonic()
-        folder = self.folder / ("drafter" if final else "drafter.part")
+    def _finished(
+        self, model: Model, teacher: Teacher, plan: Plan, loop: Loop, texts: tuple[Sequence[Kept], Sequence[Kept]]
+    ) -> Trained:
+        """Measure, write the card, put the drafter where the model finds it."""
+        assert plan.schedule is not None
+        every, held = texts[0], texts[1][: plan.measured]
+        folder, info = self.folder / DRAFTER, teacher.info
+        tokens = sum(len(text.ids) - text.first for text in every)
+        parameters = sum(part.numel() for parts, _ in loop.trainee.groups() for part in parts)
+        with self._timed("measuring"):
+            self._tell("measuring", 0, 0, "", f"on {len(held)} texts that it has not seen")
+            shutil.rmtree(folder, ignore_errors=True)
+            measured = self._ridden(loop.trainee, teacher, held, folder)
+            hours = sum(self._seconds().values()) / 3600
+            card = outcome.card(plan, info, (len(every), tokens, parameters), hours, measured)
+            trained.write(folder, card)
+            place, rival, theirs = (None, "", None)
+            if not getattr(loop.trainee, "joint", False):
+                place, rival, theirs = outcome.settle(
+                    folder, info, card, lambda other: self._rival(teacher, held, other)
+                )
+        model.rows = finding.near(info)
+        return Trained(
+            method=self.order.method,
+            folder=str(self.folder),
+            drafter=str(folder),
+            texts=len(every),
+            tokens=tokens,
+            steps=plan.schedule.steps,
+            loss=None if math.isnan(loop.loss) else round(loop.loss, 6),
+            parameters=parameters,
+            measured=measured,
+            place="" if place is None else str(place),
+            rival=rival,
+            rival_measured=theirs,
+            seconds={name: round(seconds, 1) for name, seconds in self._seconds().items()},
+        )
+
+    def _rival(self, teacher: Teacher, texts: Sequence[Kept], folder: Path) -> Measured | None:
+        """How good another drafter is on the same texts; None where it cannot be read."""
+        try:
+            return self._acceptance(teacher, texts, folder)
+        except OutriderError as error:
+            self._say(Notice(f"The drafter in {folder} could not be compared: {error.message}", self._request.id))
+            return None
+
+    def _ridden(self, trainee: Trainee, teacher: Teacher, texts: Sequence[Kept], folder: Path) -> Measured | None:
+        """Acceptance of what the files in `folder` hold, written anew and read back as any drafter is."""
         trainee.save(folder, whole=False)
+        return self._acceptance(teacher, texts, folder)
+
+    def _acceptance(self, teacher: Teacher, texts: Sequence[Kept], folder: Path) -> Measured | None:
         rider = registry.load(self.order.method, teacher.target, {"weights": str(folder)}, _raise)
         try:
             if rider.needs.early or rider.needs.kv:
@@ -264,77 +419,76 @@ class Course:
             found: Acceptance = ride(rider, teacher, texts, DRAFT, self._cancelled)
         finally:
             rider.close()
-            if not final:
-                shutil.rmtree(folder)
-        self.seconds["measuring"] = self.seconds.get("measuring", 0.0) + time.monotonic() - at
-        shares = [round(share, 4) for share in found.by_depth]
-        return Measured(len(texts), round(found.per_pass, 4), shares)
+        return Measured(len(texts), round(found.per_pass, 4), [round(share, 4) for share in found.by_depth])
 
     # ------------------------------------------------------------------ pieces
 
     def _trainee(self, teacher: Teacher, texts: Sequence[Kept], seed: int) -> Trainee:
         luck = torch.Generator().manual_seed(seed)
-        return self.recipe.trainee(teacher, self.settings, _counts(texts, teacher.info.vocab), luck)
+        return self.recipe.trainee(teacher, self.settings, counts_of(texts, teacher.info.vocab), luck)
 
-    def _heard(self, total: int) -> Callable[[int, int], None]:
+    def _prompts(self) -> list[TrainPrompt]:
+        return msgspec.json.decode((self.folder / PROMPTS).read_bytes(), type=list[TrainPrompt])
+
+    def _hooks(self, prompts: Mapping[int, TrainPrompt], before: int = 0) -> Hooks:
+        total = sum(map(turns, prompts.values()))
+
         def heard(done: int, tokens: int) -> None:
-            self._tell("answers", done, total, "answers", f"{tokens:,} tokens")
+            self._tell("answers", done - before, total, "answers", f"{tokens:,} tokens")
 
-        return heard
+        return Hooks(heard, lambda text: self._say(Notice(text, self._request.id)), self._cancelled)
 
     def _tell(
         self, phase: str, done: float, total: float, unit: str, note: str = "", figures: dict[str, float] | None = None
     ) -> None:
         self._say(Progress(self._request.id, phase, done, total, unit, note, figures or {}))
 
+    def _seconds(self) -> dict[str, float]:
+        try:
+            return msgspec.json.decode((self.folder / SECONDS).read_bytes(), type=dict[str, float])
+        except (OSError, msgspec.DecodeError):
+            return {}
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        """Add what a stage took to what earlier sittings took."""
+        at = time.monotonic()
+        try:
+            yield
+        finally:
+            known = self._seconds()
+            known[stage] = known.get(stage, 0.0) + time.monotonic() - at
+            with suppress(OSError):  # it is told by whoever needs the room
+                (self.folder / SECONDS).write_bytes(msgspec.json.encode(known))
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """A disk that is full, or refuses, becomes an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in FULL
+        raise ModelError(
+            f"{error.filename or folder} could not be written: {error.strerror or error}.",
+            f"{'Make room' if full else 'Mend that'} and go on with --resume; what was done is kept.",
+        ) from error
+
+
+def _busy(folder: Path) -> Callable[[], None]:
+    def refuse() -> None:
+        raise UsageError(f"Another process works on the run in {folder}.", "Wait for it, or take another --out.")
+
+    return refuse
+
 
 def _raise(text: str) -> None:
     raise ModelError(f"What was trained cannot be read back: {text}", "Please report it.")
 
 
-def _recipe(method: str) -> Recipe:
-    entry = registry.named(method)
-    recipe = getattr(registry.method(entry), "recipe", None)
-    if recipe is None:
-        names = [one.name for one in registry.entries() if hasattr(registry.method(one), "recipe")]
-        raise UsageError(f"The method {method} has nothing to train.", f"These have: {', '.join(names)}.")
-    return recipe
+def _words(prompt: TrainPrompt) -> str:
+    return prompt.text or "\n".join(message.content for message in prompt.messages or [])
 
 
-def _settings(recipe: Recipe, order: TrainOrder) -> msgspec.Struct:
-    """The method's options as it means them. Raises UsageError naming what is wrong, and what there is."""
-    known = {field.name: field for field in msgspec.structs.fields(recipe.settings)}
-    strange = sorted(set(order.options) - set(known))
-    if strange:
-        raise UsageError(f"{order.method} has no option {strange[0]}.", f"It has: {', '.join(known)}.")
-    told: dict[str, object] = {
-        name: value.split(",") if "," in value else value for name, value in order.options.items()
-    }
-    try:
-        return msgspec.convert(told, recipe.settings, strict=False)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"The options of {order.method}: {error}.", "See `outrider train --help`.") from error
-
-
-def _schedule(plan: Plan, texts: Sequence[Kept]) -> Schedule:
-    """The steps of a run whose data is there."""
-    order = plan.order
-    lengths = [len(text.ids) - text.first for text in texts]
-    tokens = order.step_tokens or STEP
-    steps = max(1, round(plan.epochs * in_epoch(lengths, tokens, order.seed)))
-    return Schedule(
-        steps=steps,
-        tokens=tokens,
-        rate=order.rate or RATE,
-        warm=min(100, max(1, steps // 20)),
-        seed=order.seed,
-        threads=torch.get_num_threads(),
-    )
-
-
-def _counts(texts: Sequence[Kept], vocab: int) -> torch.Tensor:
-    """How often each token stands in the data [V], answers weighing more."""
-    every = torch.tensor([token for text in texts for token in text.ids])
-    answers = torch.tensor([token for text in texts for token in text.ids[text.first :]])
-    count = torch.bincount(every, minlength=vocab) + (HEAVY - 1) * torch.bincount(answers, minlength=vocab)
-    return count[:vocab]
+def _between(count: float, bounds: tuple[int, int]) -> int:
+    return max(bounds[0], min(bounds[1], int(count)))

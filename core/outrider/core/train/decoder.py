@@ -9,6 +9,7 @@ Letters: `N` rows, `R` some of them, `d` width, `V` vocabulary.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -139,7 +140,9 @@ class Decoder(nn.Module):
     @property
     def table(self) -> nn.Parameter:
         """Rows of the output layer, [V, d]; those of the embedding where they are the same."""
-        return self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        table = self.model.embed_tokens if self.lm_head is None else self.lm_head
+        assert isinstance(table.weight, nn.Parameter)
+        return table.weight
 
     def forward(self, ids: Tensor, texts: Sequence[Text], states: Sequence[int] = ()) -> Residuals:
         """A pass over `ids` [N]. `states`: numbers of the residuals that are wanted too, 0 the embedding … L the last."""
@@ -202,11 +205,14 @@ def _obstacle(layer: LayerSpec) -> str | None:
     return None
 
 
-def read(path: Path) -> Decoder:
-    """The model at `path` in fp32, quantised weights expanded. Raises ModelError, BrokenFileError."""
+def read(path: Path, layers: Sequence[int] | None = None) -> Decoder:
+    """The model at `path` in fp32, quantised weights expanded. `layers`: those that are kept, in their order; None: all.
+
+    Raises ModelError, BrokenFileError.
+    """
     checkpoint = open_checkpoint(path)
     try:
-        return _read(checkpoint)
+        return _read(checkpoint, layers)
     finally:
         checkpoint.close()
 
@@ -239,22 +245,26 @@ def _untrainable(what: str) -> ModelError:
     return ModelError(what, f"Methods that need no gradients through the model: {', '.join(without_gradients())}.")
 
 
-def _read(checkpoint: Checkpoint) -> Decoder:
+def _read(checkpoint: Checkpoint, layers: Sequence[int] | None = None) -> Decoder:
     config, names = text_config(checkpoint.config), frozenset(checkpoint.names())
     prefix = next((prefix for prefix in PREFIXES if any(name.startswith(prefix) for name in names)), "model.")
     if any(name.endswith("qkv_proj.weight") for name in names):
         raise _untrainable(f"{checkpoint.path.name} keeps projections in one piece, and those are not trained here.")
     spec = read_spec(config)
-    head = next((name for name in HEADS if name in names), None)
     reader = Reader(checkpoint, spec, Form(torch.float32, torch.device("cpu")))
+    head = next((name for name in HEADS if name in names), None)
     own = None if head is None else checkpoint.load(head, torch.float32)
-    if own is not None and spec.tied:  # some files hold the same rows twice, and some others than their config says
-        spec = replace(spec, tied=torch.equal(own, checkpoint.load(f"{prefix}embed_tokens.weight", torch.float32)))
-    decoder = Decoder(spec, {**config, "tie_word_embeddings": spec.tied})
+    tied = spec.tied
+    if own is not None and tied:  # some files hold the same rows twice, and some others than their config says
+        tied = torch.equal(own, checkpoint.load(f"{prefix}embed_tokens.weight", torch.float32))
+    kept = list(range(len(spec.layers)) if layers is None else layers)
+    config = _thinned(config, spec, kept) | {"tie_word_embeddings": tied}
+    decoder = Decoder(read_spec(config), config)
     with torch.no_grad():
         for name, part in decoder.named_parameters():
             if name != "lm_head.weight":
-                part.copy_(reader.tensor(name.removeprefix("model."), *part.shape, exact=True))
+                stored = _LAYER.sub(lambda found: f"layers.{kept[int(found[1])]}.", name.removeprefix("model."))
+                part.copy_(reader.tensor(stored, *part.shape, exact=True))
         if decoder.lm_head is not None:
             if own is None or own.shape != decoder.table.shape:
                 raise ModelError(
@@ -263,3 +273,22 @@ def _read(checkpoint: Checkpoint) -> Decoder:
                 )
             decoder.table.copy_(own)
     return decoder
+
+
+_LAYER = re.compile(r"^layers\.(\d+)\.")
+
+
+def _thinned(config: Mapping[str, Any], spec: TargetSpec, kept: Sequence[int]) -> dict[str, Any]:
+    """The config with those layers alone. Raises ModelError where it cannot say what each of them is."""
+    made = {**config, "num_hidden_layers": len(kept)}
+    every = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
+    if len(every) == len(spec.layers):
+        if config.get("layer_types") or len({mixer.window for mixer in every}) > 1:
+            made["layer_types"] = ["sliding_attention" if every[at].window else "full_attention" for at in kept]
+        if config.get("no_rope_layers") or len({mixer.rope is None for mixer in every}) > 1:
+            made["no_rope_layers"] = [int(every[at].rope is not None) for at in kept]
+    if len(kept) < len(spec.layers) and read_spec(made).layers != tuple(spec.layers[at] for at in kept):
+        raise ModelError(
+            f"Some layers of a {spec.family} model alone are no model of that family.", "Keep all of its layers."
+        )
+    return made

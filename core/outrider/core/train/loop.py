@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from outrider.core.errors import Cancelled, ModelError
@@ -165,9 +166,9 @@ class Loop:
     def _save(self) -> None:
         try:
             checkpoint.save(self._folder, self.step, self.module, self._optimiser, self.seen)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             raise ModelError(
-                f"The checkpoint could not be written to {self._folder}: {error.strerror or error}.",
+                f"The checkpoint could not be written to {self._folder}: {getattr(error, 'strerror', None) or error}.",
                 "Make room and give the same command with --resume; the one before is kept.",
             ) from error
 

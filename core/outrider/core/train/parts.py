@@ -58,9 +58,7 @@ class Mlp(nn.Module):
 class Projections(nn.Module):
     """The four matrices of grouped-query attention; what is attended to is the caller's."""
 
-    def __init__(
-        self, spec: AttentionSpec, width: int, columns: int, eps: float, *, plus_one: bool = False
-    ) -> None:
+    def __init__(self, spec: AttentionSpec, width: int, columns: int, eps: float, *, plus_one: bool = False) -> None:
         super().__init__()
         self.spec = spec
         h = spec.head_dim

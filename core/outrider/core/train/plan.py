@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.core.errors import UsageError
+from outrider.core.errors import ModelError, UsageError
 from outrider.core.protocol import ModelChoice, TrainOrder, TrainPrompt
 
 from .answers import Manner
@@ -38,7 +38,11 @@ class Plan(msgspec.Struct, kw_only=True):
     prompts: int  # so many of them, from the first
     epochs: float
     manner: Manner
+    threads: int | None = None  # sums depend on them
+    settled: bool = True  # False: how fast this machine is was not measured yet
     settings: dict[str, object] = {}  # of the method, as they were understood
+    looked: int = 12  # held-out texts of a measurement while it trains
+    measured: int = 48  # and of the last one
     schedule: Schedule | None = None
 
 
@@ -70,27 +74,24 @@ def read(folder: Path) -> Plan | None:
 
 
 def write(folder: Path, plan: Plan) -> None:
-    """Keep it; whole or not at all."""
+    """Keep it; whole or not at all. Raises ModelError if it cannot be written."""
     path = folder / FILE
     unready = path.with_name(f"{FILE}.part")
-    unready.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1))
-    os.replace(unready, path)
+    try:
+        unready.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1))
+        os.replace(unready, path)
+    except OSError as error:
+        raise ModelError(
+            f"The plan could not be written to {folder}: {error.strerror or error}.",
+            "Make room, or take another --out.",
+        ) from error
+
+
+def of_texts(texts: Sequence[str]) -> str:
+    """Fingerprint of what is learnt from."""
+    return hashlib.sha256(msgspec.json.encode(list(texts))).hexdigest()[:32]
 
 
 def of_prompts(prompts: Sequence[TrainPrompt]) -> str:
     """Fingerprint of what is answered."""
     return hashlib.sha256(msgspec.json.encode(list(prompts))).hexdigest()[:32]
-
-
-def of_files(path: Path) -> str:
-    """Fingerprint of a model: names, sizes, and the first and last megabyte of each file."""
-    digest = hashlib.sha256()
-    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
-    for one in files:
-        size = one.stat().st_size
-        digest.update(f"{one.name} {size}\n".encode())
-        with one.open("rb") as file:
-            digest.update(file.read(1 << 20))
-            file.seek(max(0, size - (1 << 20)))
-            digest.update(file.read(1 << 20))
-    return digest.hexdigest()[:32]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from outrider.core.target.model import TargetModel
+
     from .answers import Kept
     from .teacher import Teacher
 
@@ -89,6 +91,15 @@ class Labeller(Protocol):
 
     def label(self, text: Kept) -> Labels:
         """Labels of the rows of one text from which a token of its answer is the next one."""
+        ...
+
+
+@runtime_checkable
+class Changing(Protocol):
+    """A trainee with which the target may learn as well: what it makes drafts for is another model then."""
+
+    def target_now(self) -> TargetModel | None:
+        """The target as it is now; None where it stays as it was. It is used before the next step and not later."""
         ...
 
 

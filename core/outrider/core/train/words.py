@@ -1,14 +1,17 @@
 """The words that a drafter knows, and what the target says about them.
 
-Letters: `R` rows, `V` vocabulary, `n` words, `d` width.
+Letters: `N` rows of a batch, `R` some of them, `V` vocabulary, `n` words, `d` width.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
-from .parts import wide
+from .parts import soft_loss, wide
+from .recipe import Batch
 from .teacher import Teacher
 
 
@@ -70,3 +73,40 @@ class Words(nn.Module):
             made["d2t"] = self.words - torch.arange(len(self.words))
             made["t2d"] = self.known.clone()
         return made
+
+
+class Said(NamedTuple):
+    """What the target said behind some rows, as laws over the words."""
+
+    rows: Tensor  # [R] rows of the batch that are asked
+    laws: Tensor  # [R, n]
+    held: Tensor  # [R] whether the target's best token is one of the words
+
+    def loss(self, logits: Tensor) -> Tensor:
+        """Mean cross-entropy of logits [R, n], of the rows that are held."""
+        return (soft_loss(logits, self.laws) * self.held).sum() / self.held.sum().clamp(min=1)
+
+    def right(self, logits: Tensor) -> float:
+        """Share of the rows whose best word is the target's best token."""
+        best = logits.detach().argmax(-1) == self.laws.argmax(-1)
+        return float((best & self.held).float().mean()) if len(self.rows) else 0.0
+
+
+class Sayings:
+    """The target's laws at all places of a batch from which a token of an answer is the next one, made once for guesses that
+    are made one token ahead, two, and so on. `last`: its last states [N, d]."""
+
+    def __init__(self, batch: Batch, words: Words, last: Tensor) -> None:
+        self._texts = batch.texts
+        places = torch.tensor([row for rows in batch.rows() for row in rows], dtype=torch.int64, device=last.device)
+        self._laws, self._held = words.law(last[places])
+        self._number = torch.full((last.shape[0],), -1, device=last.device)  # [N] of the place
+        self._number[places] = torch.arange(len(places), device=last.device)
+
+    def ahead(self, distance: int) -> Said:
+        """For rows of which each is asked what the target said `distance` rows further."""
+        rows = [row for text in self._texts for row in range(text.start, text.end - 1 - distance)]
+        asked = torch.tensor(rows, dtype=torch.int64, device=self._number.device)
+        number = self._number[asked + distance]
+        known = number >= 0
+        return Said(asked[known], self._laws[number[known]], self._held[number[known]])

@@ -2,7 +2,7 @@
 
 A block is an anchor and masks behind it. Its slots see each other and the context before the anchor, of which every layer takes
 keys and values from the target's fused states. Slot j is asked for the token j places behind the anchor. Loss: cross-entropy
-against the target's own law, weighted by exp(-(j - 1) / gamma).
+against the target's own law, weighted by exp(-(j - 1) / gamma); as a DSpark draft with what `following` adds.
 
 Letters: `A` anchors of a text, `B` slots, `C` context rows, `d` width, `P` target states, `H` heads, `h` head size.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -26,6 +26,7 @@ from outrider.core.train.recipe import Batch, Text
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Words, frequent
 
+from .following import Confidence, Markov, losses
 from .format import LONGEST
 
 SLOW = 0.1  # of the rate, for output rows: they are good already
@@ -34,6 +35,8 @@ SLOW = 0.1  # of the rate, for output rows: they are good already
 class Settings(msgspec.Struct, kw_only=True):
     """What may be said with `--option`."""
 
+    kind: Literal["dflash", "dspark"] = "dflash"
+    rank: int = 64  # of what DSpark adds
     layers: int = 2
     block: int = 8  # slots, the anchor among them
     states: int = 5  # of the target, evenly over its layers
@@ -44,9 +47,9 @@ class Settings(msgspec.Struct, kw_only=True):
     head: bool = False  # its output rows are trained too
 
     def __post_init__(self) -> None:
-        least = min(self.layers, self.states, self.every)
+        least = min(self.layers, self.states, self.every, self.rank)
         if least < 1 or not 2 <= self.block <= LONGEST or self.gamma <= 0 or self.words < 0:
-            raise ValueError(f"layers, states and every must be at least 1, block from 2 to {LONGEST}, gamma above 0")
+            raise ValueError(f"layers, states, every and rank must be at least 1, block from 2 to {LONGEST}, gamma above 0")
 
 
 class Layer(nn.Module):
@@ -77,6 +80,9 @@ class DFlashTrainee(nn.Module):
         self.layers = nn.ModuleList(Layer(mixer, d, inner, spec.eps) for _ in range(settings.layers))
         self.norm = Norm(d, spec.eps)
         start(self, luck, settings.layers)
+        dspark = settings.kind == "dspark"
+        self.markov_head = Markov(teacher.info.vocab, len(words), settings.rank, luck) if dspark else None
+        self.confidence_head = Confidence(d + settings.rank) if dspark else None
         self.register_buffer("embedding", teacher.embedding(), persistent=False)  # [V, d]
         self.head = Words(teacher, words, learnt=settings.head)
 
@@ -111,10 +117,27 @@ class DFlashTrainee(nn.Module):
         x = self.slots(batch, text, anchors)[:, 1:]  # [A, B - 1, d]
         keep = there & held[asked]
         weights = (keep * torch.exp(-(slots - 1) / self.settings.gamma))[keep]
-        logits, laws = self.head(x[keep]), law[asked[keep]]
-        loss = (soft_loss(logits, laws) * weights).sum() / weights.sum().clamp(min=1e-9)
-        first = self.head(x[:, 0].detach()).argmax(-1) == law[asked[:, 0]].argmax(-1)
+        before = batch.ids[(anchors[:, None] + slots - 1).clamp(max=text.end - 1)]  # [A, B - 1]
+        each = self._losses(x[keep], before[keep], law[asked[keep]])
+        loss = (each * weights).sum() / weights.sum().clamp(min=1e-9)
+        with torch.no_grad():
+            first = self._logits(x[:, 0], before[:, 0]).argmax(-1) == law[asked[:, 0]].argmax(-1)
         return loss, float((first & keep[:, 0]).float().mean())
+
+    def _logits(self, x: Tensor, before: Tensor) -> Tensor:
+        """Slots [R, d] behind the tokens `before` [R] -> [R, Vd]."""
+        logits = self.head(x)
+        if self.markov_head is None:
+            return logits
+        return logits + self.markov_head.markov_w2(self.markov_head.markov_w1(before))
+
+    def _losses(self, x: Tensor, before: Tensor, laws: Tensor) -> Tensor:
+        """Of slots [R, d] with the target's laws [R, Vd]: [R]."""
+        logits = self._logits(x, before)
+        if self.markov_head is None or self.confidence_head is None:
+            return soft_loss(logits, laws)
+        seen = torch.cat((x, self.markov_head.markov_w1(before).to(x.dtype)), -1)
+        return losses(logits, laws, self.confidence_head.proj(seen)[:, 0])
 
     def slots(self, batch: Batch, text: Text, anchors: Tensor) -> Tensor:
         """States [A, B, d] behind the last norm of the blocks at `anchors`."""
@@ -200,6 +223,16 @@ class DFlashTrainee(nn.Module):
             "num_target_layers": info.layers,
             "torch_dtype": "bfloat16",
         }
+        if self.settings.kind == "dspark":
+            made |= {
+                "architectures": ["DSparkDraftModel"],
+                "speculators_model_type": "dspark",
+                "markov_rank": self.settings.rank,
+                "markov_head_type": "vanilla",
+                "enable_confidence_head": True,
+                "confidence_head_with_markov": True,
+                "sample_from_anchor": False,
+            }
         made |= {"draft_vocab_size": len(self.head.words)} if self.head.reduced else {}
         return made | ({"tied_to_target": True} if tied and self.head.reduced else {})
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from outrider.core.target.capture import Capture
     from outrider.core.target.decoder import Decoder
+    from outrider.core.train.recipe import Recipe
 
     from .vocabulary import Bridge
 
@@ -34,6 +35,13 @@ class DraftModel:
     """The method; it needs `--drafter-weights`."""
 
     api = 1
+
+    @property
+    def recipe(self) -> Recipe:
+        """How one is distilled."""
+        from .training import DraftRecipe
+
+        return DraftRecipe()
 
     def matches(self, model: ModelInfo) -> Match:
         """Fits any model for which a smaller one is given."""

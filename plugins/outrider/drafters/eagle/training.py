@@ -15,39 +15,45 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from outrider.core.errors import ModelError
-from outrider.core.target.spec import AttentionSpec, DenseSpec, RopeSpec
+from outrider.core.target.spec import AttentionSpec
 from outrider.core.train.parts import Mlp, Norm, Projections, Turn, soft_loss, start, turns, wide
 from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Words, frequent
 
+from .first import FirstTrainee
 from .format import default_states
+from .sizes import inner_of, mixer_of
 
 STATES = 3
 SLOW = 0.1  # of the rate, for output rows: they are good already
 
 
 class Settings(msgspec.Struct, kw_only=True):
-    """What may be said with `--option`."""
+    """What may be said with `--option`. Of version 1: `noise` and `token`; `steps`, `decay`, `layers` and `head` are version 3's."""
 
-    words: int = 16384  # of the draft's head; 0: all
+    version: Literal[1, 3] = 3
+    words: int = 16384  # of the draft's head (version 1: that the loss looks at); 0: all
     steps: int = 3  # that are unrolled
     decay: float = 0.8  # of the weight of each further step
     layers: tuple[int, ...] | None = None  # numbers of the three states; None: as EAGLE-3 takes them
     width: int | None = None  # of the MLP inside; None: the target's
     head: bool = False  # its output rows are trained too
+    noise: float = 0.1  # that is added to the target's states, up to so much either way
+    token: float = 0.1  # weight of the loss on tokens beside that on states
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 < self.decay <= 1 or self.words < 0:
             raise ValueError("steps must be at least 1, decay between 0 and 1, words 0 or more")
+        if self.noise < 0 or self.token < 0:
+            raise ValueError("noise and token must be 0 or more")
 
 
 class Layer(nn.Module):
@@ -79,13 +85,13 @@ class EagleTrainee(nn.Module):
     def __init__(self, teacher: Teacher, settings: Settings, words: Tensor, luck: torch.Generator) -> None:
         super().__init__()
         self.settings, self._teacher = settings, teacher
-        mixer = _mixer(teacher)
+        mixer = mixer_of(teacher)
         self.made_for = teacher.spec.context
         spec, d = teacher.spec, teacher.info.width
         told = settings.layers or default_states(teacher.info.layers)
         self.states = (*told, teacher.info.layers)
         self.fc = nn.Linear(STATES * d, d, bias=False)
-        inner = settings.width or _inner(teacher)
+        inner = settings.width or inner_of(teacher)
         self.midlayer = Layer(mixer, d, inner, spec.eps)
         self.norm = Norm(d, spec.eps)
         start(self, luck)
@@ -257,32 +263,16 @@ class _Memory:
 
 
 class EagleRecipe:
-    """Makes EAGLE-3 drafts; the target stays as it is."""
+    """Makes EAGLE-3 drafts, or EAGLE-1's; the target stays as it is."""
 
     settings = Settings
     gradients = False
 
-    def trainee(self, teacher: Teacher, settings: Settings, counts: Tensor, luck: torch.Generator) -> EagleTrainee:
+    def trainee(
+        self, teacher: Teacher, settings: Settings, counts: Tensor, luck: torch.Generator
+    ) -> EagleTrainee | FirstTrainee:
         """A fresh draft whose words are those that `counts` finds most often. As `Recipe`."""
         words = frequent(counts, settings.words)
+        if settings.version == 1:
+            return FirstTrainee(teacher, settings, words, luck)
         return EagleTrainee(teacher, settings, words, luck)
-
-
-def _mixer(teacher: Teacher) -> AttentionSpec:
-    """Attention of the draft: heads as the target has them, turned in the plain way."""
-    found = next((layer.mixer for layer in teacher.spec.layers if isinstance(layer.mixer, AttentionSpec)), None)
-    if found is None:
-        raise ModelError(
-            f"{teacher.info.name} has no plain attention whose heads an EAGLE draft could take.",
-            "Train medusa instead.",
-        )
-    theta = found.rope.theta if found.rope is not None else 10000.0
-    return AttentionSpec(
-        found.heads, found.kv_heads, found.head_dim, RopeSpec(theta, found.head_dim), found.head_dim**-0.5
-    )
-
-
-def _inner(teacher: Teacher) -> int:
-    """Width of the MLP inside: that of the target's own, or three times its width where it has none."""
-    found = [layer.channel.width for layer in teacher.spec.layers if isinstance(layer.channel, DenseSpec)]
-    return found[-1] if found else 3 * teacher.info.width

@@ -1,4 +1,5 @@
-"""Training Medusa heads (arXiv 2401.10774, Medusa-1): the target stays as it is, each head learns a token further ahead.
+"""Training Medusa heads (arXiv 2401.10774): each head learns a token further ahead, on the target as it is (Medusa-1), or
+while that learns as well (Medusa-2).
 
 Head k, from 0, reads the normed last state of row i and is asked for what the target said at i + 1 + k. It begins as the
 target's own output layer with a residual block of zeros. Heads are gone through one after another, forwards and backwards, so
@@ -10,8 +11,9 @@ Letters: `R` rows, `d` width, `n` words that the loss looks at.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -19,10 +21,16 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from outrider.core.train.parts import soft_loss
+from outrider.core.train import lean
+from outrider.core.train.ground import Joint
 from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
-from outrider.core.train.words import Words, frequent
+from outrider.core.train.words import Sayings, Words, frequent
+
+from . import OWN
+
+if TYPE_CHECKING:
+    from outrider.core.target.model import TargetModel
 
 FILE = "medusa_lm_head.safetensors"
 SLOW = 0.1  # of the rate, for output rows: they are good already
@@ -35,14 +43,20 @@ class Settings(msgspec.Struct, kw_only=True):
     words: int = 16384  # that the loss looks at; 0: all
     decay: float = 0.8  # of the weight of each further head
     head: bool = False  # output rows are trained too, of every head its own
+    joint: bool = False  # the target learns as well (Medusa-2)
+    share: float = 0.2  # of the heads' loss beside the target's own, jointly
+    warm: float = 0.2  # share of the steps in which that grows
+    rate: float = 0.05  # of the rate, for the target's own weights
 
     def __post_init__(self) -> None:
+        if self.share <= 0 or self.rate <= 0 or not 0 <= self.warm <= 1:
+            raise ValueError("share and rate must be above 0, warm from 0 to 1")
         if not 1 <= self.heads <= 16 or not 0 < self.decay <= 1 or self.words < 0:
             raise ValueError("heads must be from 1 to 16, decay between 0 and 1, words 0 or more")
 
 
 class MedusaTrainee(nn.Module):
-    """The residual blocks of all heads."""
+    """The residual blocks of all heads, on a target that stays as it is."""
 
     def __init__(self, teacher: Teacher, settings: Settings, words: Tensor) -> None:
         super().__init__()
@@ -65,25 +79,32 @@ class MedusaTrainee(nn.Module):
         """As `Trainee`, a head at a time."""
         figures: dict[str, float] = {"loss": 0.0}
         shares = [self.settings.decay**head for head in range(self.settings.heads)]
-        places = torch.tensor([row for rows in batch.rows() for row in rows], dtype=torch.int64)  # whose law is wanted
-        law, held = self.head.law(batch.states[places, 0])
-        number = torch.full((batch.ids.shape[0],), -1).index_put((places,), torch.arange(len(places)))
+        sayings = Sayings(batch, self.head, batch.states[:, 0])
         for head, share in enumerate(shares):
-            rows, asked = _ahead(batch, number, head)
-            if not len(rows):
+            said = sayings.ahead(1 + head)
+            if not len(said.rows):
                 continue
-            z = self._teacher.norm(batch.states[rows, 0]).to(next(self.parameters()).dtype)  # [R, d]
+            z = self._teacher.norm(batch.states[said.rows, 0]).to(next(self.parameters()).dtype)  # [R, d]
             logits = self._logits(head, z)  # [R, n]
-            laws, keep = law[asked], held[asked]
-            loss = (soft_loss(logits, laws) * keep).sum() / keep.sum().clamp(min=1) * share / sum(shares)
+            loss = said.loss(logits) * share / sum(shares)
             loss.backward()
             figures["loss"] += float(loss.detach())
-            figures[f"right_{head + 1}"] = float(((logits.argmax(-1) == laws.argmax(-1)) & keep).float().mean())
+            figures[f"right_{head + 1}"] = said.right(logits)
         return figures
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """As Medusa's authors name things, in bf16; without `whole` output matrices that are the target's are left out."""
         folder.mkdir(parents=True, exist_ok=True)
+        save_file(self.tensors(whole=whole), folder / FILE, metadata={"format": "pt"})
+        config = self.config(whole=whole) | {
+            "hidden_size": self._teacher.info.width,
+            "vocab_size": self._teacher.info.vocab,
+            "base_model_name_or_path": self._teacher.info.name,
+        }
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    def tensors(self, *, whole: bool) -> dict[str, Tensor]:
+        """All that is written, by name."""
         tensors: dict[str, Tensor] = {}
         for head, block in enumerate(self.blocks):
             assert isinstance(block, nn.Linear)
@@ -92,42 +113,89 @@ class MedusaTrainee(nn.Module):
             if len(self.rows):
                 tensors[f"{head}.1.weight"] = _kept(self.rows[head])
             elif whole:
-                tensors[f"{head}.1.weight"] = _kept(self.head.output)
-        save_file(tensors, folder / FILE, metadata={"format": "pt"})
-        config = {
-            "medusa_num_heads": self.settings.heads,
-            "medusa_num_layers": 1,
-            "hidden_size": self._teacher.info.width,
-            "vocab_size": self._teacher.info.vocab,
-            "base_model_name_or_path": self._teacher.info.name,
-        }
-        config |= {} if whole or len(self.rows) else {"tied_to_target": True}
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+                tensors[f"{head}.1.weight"] = _kept(self.output())
+        return tensors
+
+    def output(self) -> Tensor:
+        """Rows [V, d] of the target's output layer."""
+        return self.head.output
+
+    def config(self, *, whole: bool) -> dict[str, object]:
+        """What a config says of the heads."""
+        told = {"medusa_num_heads": self.settings.heads, "medusa_num_layers": 1}
+        return told if whole or len(self.rows) else told | {"tied_to_target": True}
 
     def _logits(self, head: int, z: Tensor) -> Tensor:
         x = z + F.silu(self.blocks[head](z))
         if len(self.rows):
             return self._teacher.capped(x @ self.rows[head][self.head.words].to(x.dtype).t())
+        return self._tied(x)
+
+    def _tied(self, x: Tensor) -> Tensor:
+        """[R, d] -> [R, n], by the target's own rows."""
         return self.head(x)
 
 
+class JointTrainee(MedusaTrainee):
+    """Medusa-2: the target learns with the heads. Loss: the target's own and a share of the heads', which grows at first."""
+
+    def __init__(self, teacher: Teacher, settings: Settings, words: Tensor) -> None:
+        super().__init__(teacher, settings, words)
+        self.ground = Joint(teacher, self.head)
+
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        """The heads, and the target's weights at a rate of their own."""
+        return [*super().groups(), (list(self.ground.parameters()), self.settings.rate)]
+
+    def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
+        """As `Trainee`: the target's own loss, then a head at a time."""
+        figures: dict[str, float] = {}
+        last = self.ground.read(batch).last
+        sayings = Sayings(batch, self.head, batch.states[:, 0])
+        shares = [self.settings.decay**head for head in range(self.settings.heads)]
+        grown = min(1.0, batch.done / self.settings.warm) if self.settings.warm else 1.0
+
+        def each(states: list[Tensor]) -> Iterator[Tensor]:
+            own = self.ground.loss(batch, states[0])
+            figures["loss_target"] = float(own.detach())
+            yield own
+            for head, share in enumerate(shares):
+                said = sayings.ahead(1 + head)
+                if not len(said.rows):
+                    continue
+                logits = self._logits(head, self.ground.normed(states[0][said.rows]))
+                figures[f"right_{head + 1}"] = said.right(logits)
+                yield said.loss(logits) * (self.settings.share * grown * share / sum(shares))
+
+        return {"loss": lean.backward([last], each)} | figures
+
+    def output(self) -> Tensor:
+        """Rows [V, d] of the output layer as it is now."""
+        return self.ground.decoder.table
+
+    def _tied(self, x: Tensor) -> Tensor:
+        return self.ground.logits(x)
+
+    def target_now(self) -> TargetModel:
+        """The target with what it has learnt."""
+        return self.ground.now()
+
+    def save(self, folder: Path, *, whole: bool) -> None:
+        """The model with its heads in one file, as Medusa-2's authors publish it."""
+        tensors = {OWN + name: part for name, part in self.tensors(whole=whole).items()}
+        self.ground.save(folder, tensors, self.config(whole=whole))
+
+
 class MedusaRecipe:
-    """Makes Medusa heads."""
+    """Makes Medusa heads. Only jointly do gradients pass the target."""
 
     settings = Settings
     gradients = False
 
     def trainee(self, teacher: Teacher, settings: Settings, counts: Tensor, luck: torch.Generator) -> MedusaTrainee:
         """Heads that say what the target says. As `Recipe`."""
-        return MedusaTrainee(teacher, settings, frequent(counts, settings.words))
-
-
-def _ahead(batch: Batch, number: Tensor, head: int) -> tuple[Tensor, Tensor]:
-    """Rows that a head reads, and numbers of the places that it is asked for."""
-    found = [(row, row + 1 + head) for text in batch.texts for row in range(text.start, text.end - 2 - head)]
-    pairs = torch.tensor(found, dtype=torch.int64).reshape(-1, 2)
-    asked = number[pairs[:, 1]]
-    return pairs[asked >= 0, 0], asked[asked >= 0]
+        make = JointTrainee if settings.joint else MedusaTrainee
+        return make(teacher, settings, frequent(counts, settings.words))
 
 
 def _kept(tensor: Tensor) -> Tensor:

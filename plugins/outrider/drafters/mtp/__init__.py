@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from outrider.core.drafting import Fit, Match, ModelInfo, Target
 
-from .layout import ASSISTANT, Layout, find, promised, read_settings, strange
+from .layout import ASSISTANT, HEADS, Layout, find, promised, read_settings, strange
 from .size import nbytes
 
 if TYPE_CHECKING:
     from outrider.core.drafting import Drafter
+    from outrider.core.train.recipe import Recipe
     from outrider.core.weights.checkpoint import Checkpoint
 
 __all__ = ["Mtp"]
@@ -34,6 +35,13 @@ class Mtp:
 
     api = 1
 
+    @property
+    def recipe(self) -> Recipe:
+        """How such layers are trained."""
+        from .training import MtpRecipe
+
+        return MtpRecipe()
+
     def matches(self, model: ModelInfo) -> Match:
         """Fits a checkpoint that holds prediction layers; Gemma 4 needs its assistant."""
         layout = find(model.tensors, model.layers)
@@ -42,6 +50,8 @@ class Mtp:
 
             size = nbytes(read_spec(model.config), layout)
             return Match(Fit.EXACT, f"{_layers(layout.count)} in the checkpoint", GAIN, size)
+        if any(name.startswith(HEADS) for name in model.tensors):
+            return _heads(model, Path(model.path))
         if model.architecture.startswith("gemma4"):
             return Match(
                 Fit.FAMILY, "needs the assistant of this model: --drafter-weights PATH or NAME", GAIN, ready=False

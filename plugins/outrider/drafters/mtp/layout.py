@@ -15,6 +15,7 @@ MODELS = ("model.", "model.language_model.", "language_model.model.")
 COPIES = ("embed_tokens.weight", "shared_head.head.weight", "rotary_emb.inv_freq")
 ASSISTANT = ("pre_projection.weight", "post_projection.weight")  # what an assistant of Gemma 4 is told by
 
+HEADS = "extra_heads."  # what the names of parallel heads begin with, alone or in a model's own file
 META = {  # a layer's parts as Meta names them
     "attention.wq.weight": "self_attn.q_proj.weight",
     "attention.wk.weight": "self_attn.k_proj.weight",
@@ -57,7 +58,7 @@ def _qwen(prefix: str, first: int, count: int) -> Layout:
     return Layout(prefix, first, count, "pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
 
 
-def _deepseek(prefix: str, first: int, count: int) -> Layout:
+def deepseek(prefix: str, first: int, count: int) -> Layout:
     """DeepSeek-V3 and GLM: further layers of the model."""
     at = "layers.{}."
     return Layout(prefix, first, count, f"{at}enorm", f"{at}hnorm", f"{at}eh_proj", f"{at}shared_head.norm")
@@ -74,7 +75,7 @@ def find(names: Collection[str], layers: int) -> Layout | None:
     """The prediction layers among the tensors of a model of so many layers; None if there are none of a known layout."""
     forms = [
         *((_qwen, f"{root}mtp.", 0) for root in ("", "language_model.", *MODELS)),
-        *((_deepseek, root, layers) for root in MODELS),
+        *((deepseek, root, layers) for root in MODELS),
         *((_mimo, f"{root}mtp_", 0) for root in MODELS),
     ]
     for make, prefix, first in forms:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from textual.containers import VerticalScroll
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 PERIOD = 0.25  # seconds between two looks
 _FREEZE = 1.0  # seconds after the end of a reply, from which nothing changes
-MODES: tuple[layout.Mode, ...] = get_args(layout.Mode)
 
 
 def arrange(screen: ChatScreen, size: tuple[int, int], column: int) -> None:
@@ -136,11 +135,11 @@ class Stats:
 
     def choose(self, word: str) -> None:
         """A mode by name; alone the next one."""
-        mode = next((mode for mode in MODES if mode == word), None)
+        mode: layout.Mode | None = next((mode for mode in layout.MODES if mode == word), None)
         if not word:
             self.next()
         elif mode is None:
-            self._screen.stage.tell(f"/stats takes {', '.join(MODES[:-1])} or {MODES[-1]}, not {word}.")
+            self._screen.stage.tell(f"/stats takes {', '.join(layout.MODES[:-1])} or {layout.MODES[-1]}, not {word}.")
         else:
             small = mode == "panel" and self._screen.size.width < layout.BESIDE
             self._choose(mode, small)

@@ -22,6 +22,8 @@ from outrider.core.target.spec import AttentionSpec, LatentSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from outrider.core.train.recipe import Recipe
+
 MOST = 32  # tokens of a draft
 KEYS = ("exit_layer", "assistant_early_exit")  # of a config that names its exit
 EIGHTHS = (1, 2, 3, 4)  # of the layers: where exits are tried
@@ -34,6 +36,13 @@ class LayerSkip:
     """The method; it needs no weights."""
 
     api = 1
+
+    @property
+    def recipe(self) -> Recipe:
+        """How a model is trained to exit early."""
+        from .training import LayerSkipRecipe
+
+        return LayerSkipRecipe()
 
     def matches(self, model: ModelInfo) -> Match:
         """Fits models of attention layers alone; well those that were trained for it."""

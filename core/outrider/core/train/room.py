@@ -1,0 +1,59 @@
+"""Whether memory and disk will do, said with numbers before anything is begun."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from outrider.core.errors import ModelError
+from outrider.core.weights import memory
+
+from .recipe import Labeller, Trainee
+from .states import SPARE
+from .teacher import Teacher
+
+MOMENTS = 3 * 4  # bytes of a weight besides itself: its gradient and what AdamW knows of it, in fp32
+SAVED = 3 * 4  # bytes of a weight in a checkpoint
+DRAFTER = 2  # bytes of a weight in the file that comes out
+
+
+def check(teacher: Teacher, trainee: Trainee, step_tokens: int) -> int:
+    """Bytes of memory that training takes beside the model, at least. Raises ModelError if fewer are free."""
+    weights = _weights(trainee)
+    rows = step_tokens + teacher.longest  # of a batch, with a prompt
+    states = rows * len(trainee.states) * teacher.info.width * teacher.dtype.itemsize
+    saving = SAVED if teacher.device.type == "cpu" else 0
+    needed = weights * (MOMENTS + saving) + 2 * states
+    free = memory.free(str(teacher.device))
+    if free is not None and needed > free:
+        raise ModelError(
+            f"Training {weights:,} weights takes {_gb(needed)} GB of memory beside the model, and {_gb(free)} GB are free.",
+            "Train less at once (--option), take a smaller model, or end other programs.",
+        )
+    return needed
+
+
+def check_disk(folder: Path, tokens: int, teacher: Teacher, trainee: Trainee, *, cache: bool) -> int:
+    """Bytes of disk that a run over texts of so many tokens takes, at most. Raises ModelError if fewer are free."""
+    weights = _weights(trainee)
+    kept = tokens * len(trainee.states) * teacher.info.width * min(4, teacher.dtype.itemsize)
+    labels = tokens * 8 * trainee.top if isinstance(trainee, Labeller) else 0
+    cached = kept + labels if cache else 0
+    needed = cached + 8 * tokens + weights * (2 * SAVED + 2 * DRAFTER)
+    free = shutil.disk_usage(folder).free - SPARE
+    if needed > free:
+        without = f", {_gb(cached)} GB of them with what the target computes" if cached else ""
+        hint = "add --no-cache (slower), " if cached and needed - cached <= free else ""
+        raise ModelError(
+            f"This run may take {_gb(needed)} GB of disk{without}, and {_gb(max(0, free))} GB may be used in {folder}.",
+            f"Make room, {hint}take fewer prompts (--answers N), or another folder (--out).",
+        )
+    return needed
+
+
+def _weights(trainee: Trainee) -> int:
+    return sum(part.numel() for parts, _ in trainee.groups() for part in parts)
+
+
+def _gb(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.1f}" if nbytes >= 1e8 else f"{nbytes / 1e9:.3f}"

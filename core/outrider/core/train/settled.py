@@ -1,0 +1,75 @@
+"""What a run is made of, settled from what was asked: recipe, options, the parts of its data, its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from outrider.core import registry
+from outrider.core.errors import UsageError
+from outrider.core.protocol import TrainOrder
+
+from .answers import TURNS, Kept
+from .loop import Schedule, in_epoch
+from .plan import HELD, Plan
+from .recipe import Recipe
+
+STEP, RATE = 512, 1e-3  # where nothing is said
+HEAVY = 4  # how much more a token of an answer counts among words than one of a prompt
+
+
+def recipe_of(method: str) -> Recipe:
+    """How the drafters of a method are trained. Raises UsageError naming those that can be."""
+    entry = registry.named(method)
+    recipe = getattr(registry.method(entry), "recipe", None)
+    if recipe is None:
+        names = [one.name for one in registry.entries() if hasattr(registry.method(one), "recipe")]
+        raise UsageError(f"The method {method} has nothing to train.", f"These have: {', '.join(names)}.")
+    return recipe
+
+
+def settings_of(recipe: Recipe, order: TrainOrder) -> msgspec.Struct:
+    """The method's options as it means them. Raises UsageError naming what is wrong, and what there is."""
+    known = {field.name: field for field in msgspec.structs.fields(recipe.settings)}
+    strange = sorted(set(order.options) - set(known))
+    if strange:
+        raise UsageError(f"{order.method} has no option {strange[0]}.", f"It has: {', '.join(known)}.")
+    told: dict[str, object] = {
+        name: value.split(",") if "," in value else value for name, value in order.options.items()
+    }
+    try:
+        return msgspec.convert(told, recipe.settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"The options of {order.method}: {error}.", "See `outrider train --help`.") from error
+
+
+def parted(texts: Sequence[Kept]) -> tuple[list[Kept], list[Kept]]:
+    """Texts to measure with, and texts to learn from; those of one prompt stay together."""
+    held = [text for text in texts if text.number // TURNS % HELD == 0]
+    return held, [text for text in texts if text.number // TURNS % HELD]
+
+
+def schedule_of(plan: Plan, texts: Sequence[Kept]) -> Schedule:
+    """The steps of a run whose data is there."""
+    order = plan.order
+    lengths = [len(text.ids) - text.first for text in texts]
+    tokens = order.step_tokens or STEP
+    steps = max(1, round(plan.epochs * in_epoch(lengths, tokens, order.seed)))
+    return Schedule(
+        steps=steps,
+        tokens=tokens,
+        rate=order.rate or RATE,
+        warm=min(100, max(1, steps // 20)),
+        seed=order.seed,
+        threads=plan.threads,
+    )
+
+
+def counts_of(texts: Sequence[Kept], vocab: int) -> torch.Tensor:
+    """How often each token stands in the data [V], answers weighing more."""
+    every = torch.tensor([token for text in texts for token in text.ids])
+    answers = torch.tensor([token for text in texts for token in text.ids[text.first :]])
+    count = torch.bincount(every, minlength=vocab) + (HEAVY - 1) * torch.bincount(answers, minlength=vocab)
+    return count[:vocab]

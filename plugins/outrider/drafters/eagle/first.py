@@ -1,0 +1,133 @@
+"""Training an EAGLE-1 draft (arXiv 2401.15077): it foretells the target's next normed state, and by that the next token.
+
+Row r stands for the token at r + 1 and the target's normed state at r. Loss: smooth L1 between what the draft makes of row r and
+the target's normed state at r + 1, and `token` times the cross-entropy between what the target's head says of the two. Noise on
+the states that go in makes up for those that will be the draft's own.
+
+Letters: `N` rows of a batch, `R` some of them, `V` vocabulary, `d` width.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from outrider.core.train.parts import Mlp, Norm, Projections, attended, start, turns, wide
+from outrider.core.train.recipe import Batch
+from outrider.core.train.teacher import Teacher
+from outrider.core.train.words import Sayings, Words
+
+from .sizes import inner_of, mixer_of
+
+if TYPE_CHECKING:
+    from .training import Settings
+
+
+class Layer(nn.Module):
+    """The one layer; it norms before its MLP alone."""
+
+    def __init__(self, teacher: Teacher, settings: Settings) -> None:
+        super().__init__()
+        d, eps = teacher.info.width, teacher.spec.eps
+        self.self_attn = Projections(mixer_of(teacher), d, d, eps)
+        self.post_attention_layernorm = Norm(d, eps)
+        self.mlp = Mlp(d, settings.width or inner_of(teacher))
+        self._made_for = teacher.spec.context
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The rows of one text, [R, d] -> [R, d]."""
+        attention = self.self_attn
+        turn = turns(attention.spec.rope, torch.arange(x.shape[0], device=x.device), self._made_for)
+        keys, values = attention.spread(attention.keys(x, turn)), attention.spread(attention.values(x))
+        mixed = attended(attention.queries(x, turn), keys, values, attention.spec.scale)
+        x = x + attention.o_proj(mixed.flatten(1))
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class FirstTrainee(nn.Module):
+    """The draft under training; embedding and head are the target's."""
+
+    embedding: Tensor
+
+    def __init__(self, teacher: Teacher, settings: Settings, words: Tensor, luck: torch.Generator) -> None:
+        super().__init__()
+        self.settings, self._teacher = settings, teacher
+        self.states = (teacher.info.layers,)
+        d = teacher.info.width
+        self.fc = nn.Linear(2 * d, d, bias=False)
+        self.layers = nn.ModuleList([Layer(teacher, settings)])
+        start(self, luck)
+        self.register_buffer("embedding", teacher.embedding(), persistent=False)  # [V, d]
+        self.head = Words(teacher, words)
+
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        """All alike."""
+        return [(list(self.parameters()), 1.0)]
+
+    def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
+        """As `Trainee`, all rows at once."""
+        z = self._teacher.norm(batch.states[:, 0]).to(self.embedding.dtype)  # [N, d]
+        said = Sayings(batch, self.head, batch.states[:, 0]).ahead(1)
+        if not len(said.rows):
+            return {"loss": 0.0}
+        noise = torch.rand(z.shape, generator=luck).to(z) * 2 - 1
+        made = self.features(batch, z + noise * self.settings.noise)[said.rows]
+        near = F.smooth_l1_loss(wide(made), wide(z[said.rows + 1]))
+        logits = self.head(made)
+        token = said.loss(logits)
+        loss = near + self.settings.token * token
+        loss.backward()
+        figures = {"loss": loss, "loss_states": near, "loss_tokens": token}
+        return {name: float(value.detach()) for name, value in figures.items()} | {"right_1": said.right(logits)}
+
+    def features(self, batch: Batch, states: Tensor) -> Tensor:
+        """What the draft makes of normed states [N, d]: [N, d], zeros for the last row of each text, behind which no token is."""
+        made = torch.zeros_like(states)
+        for text in batch.texts:
+            rows = slice(text.start, text.end - 1)
+            embedded = self.embedding[batch.ids[text.start + 1 : text.end]]
+            x = self.fc(torch.cat((embedded, states[rows]), -1))
+            made = made.slice_scatter(self.layers[0](x).to(made.dtype), 0, rows.start, rows.stop)
+        return made
+
+    def save(self, folder: Path, *, whole: bool) -> None:
+        """As EAGLE's authors publish it, in bf16; `whole`: with the target's embedding."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors: dict[str, Tensor] = dict(self.named_parameters())
+        if whole:
+            ids = torch.arange(self._teacher.info.vocab, device=self._teacher.device)
+            tensors["embed_tokens.weight"] = self._teacher.target.embed_raw(ids)
+        kept = {name: part.detach().to("cpu", torch.bfloat16).contiguous() for name, part in tensors.items()}
+        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n", encoding="utf-8")
+
+    def _config(self) -> dict[str, Any]:
+        layer, info = self.layers[0], self._teacher.info
+        assert isinstance(layer, Layer)
+        mixer = layer.self_attn.spec
+        return {
+            "architectures": ["LlamaForCausalLMEagle"],
+            "model_type": "llama",
+            "hidden_size": info.width,
+            "intermediate_size": layer.mlp.gate_proj.out_features,
+            "num_attention_heads": mixer.heads,
+            "num_key_value_heads": mixer.kv_heads,
+            "head_dim": mixer.head_dim,
+            "num_hidden_layers": 1,
+            "num_target_layers": info.layers,
+            "hidden_act": "silu",
+            "rms_norm_eps": self._teacher.spec.eps,
+            "rope_theta": mixer.rope.theta if mixer.rope is not None else 10000.0,
+            "max_position_embeddings": self._teacher.spec.context,
+            "vocab_size": info.vocab,
+            "bias": False,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+        }

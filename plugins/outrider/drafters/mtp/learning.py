@@ -1,0 +1,64 @@
+"""What the training of both kinds of prediction layers shares: who learns at which rate, and how losses are summed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from outrider.core.train.ground import Frozen, Joint
+from outrider.core.train.recipe import Batch
+from outrider.core.train.words import Said
+
+if TYPE_CHECKING:
+    from outrider.core.target.model import TargetModel
+
+    from .training import Settings
+
+
+class Learner(nn.Module):
+    """A trainee on some ground."""
+
+    def __init__(self, settings: Settings, ground: Frozen | Joint) -> None:
+        super().__init__()
+        self.settings, self.ground = settings, ground
+        self.states = ground.states
+
+    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        """The layers, and jointly the target's weights at a rate of their own."""
+        layers = [part for name, part in self.named_parameters() if not name.startswith("ground.")]
+        own = list(self.ground.parameters())
+        return [(layers, 1.0), *([(own, self.settings.rate)] if own else [])]
+
+    def target_now(self) -> TargetModel | None:
+        """The target, if it learns as well."""
+        return self.ground.now() if isinstance(self.ground, Joint) else None
+
+
+class Losses:
+    """The losses of one batch, each with its weight; figures for the log."""
+
+    def __init__(self, settings: Settings, ground: Frozen | Joint, depths: int) -> None:
+        self._settings, self._ground = settings, ground
+        weights = [settings.decay**depth for depth in range(depths)]
+        share = settings.share if isinstance(ground, Joint) else 1.0
+        self._weights = [share * weight / sum(weights) for weight in weights]
+        self.figures: dict[str, float] = {}
+
+    def each(
+        self, batch: Batch, last: Tensor, depths: Iterable[tuple[int, Said, Tensor]]
+    ) -> Iterator[Tensor]:
+        """One after another: the target's own, if it learns; of each depth, from what its head reads [R, d]."""
+        if isinstance(self._ground, Joint):
+            own = self._ground.loss(batch, last)
+            self.figures["loss_target"] = float(own.detach())
+            yield own
+        for depth, said, x in depths:
+            logits = self._ground.logits(x)  # [R, n]
+            self.figures[f"right_{depth + 1}"] = said.right(logits)
+            yield said.loss(logits) * self._weights[depth]
+
+    def told(self, loss: float) -> Mapping[str, float]:
+        """What is written down."""
+        return {"loss": loss} | self.figures
