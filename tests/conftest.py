@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -20,3 +21,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """What is compiled is shared by all tests and their processes, wherever they move OUTRIDER_HOME."""
     if hasattr(config, "cache"):
         os.environ.setdefault("OUTRIDER_BUILDS", str(config.cache.mkdir("builds")))
+
+
+def pytest_collection_finish() -> None:
+    """Tests, modules and libraries stay to the end: they are not looked through for rubbish again and again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 10)

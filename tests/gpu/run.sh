@@ -5,6 +5,8 @@
 #   pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux2014_x86_64 -d .whl msgspec platformdirs
 # else what the script uses of it is done by tests/gpu/stand_ins. The starter is taken from .parts/ (packaging/split.sh) if it is
 # there. GPU_LIMIT: seconds for all checks, 400 unless told; GPU_ONLY: words that the names of the checks to run contain.
+# GPU_TRAIN=eagle,dflash,medusa trains drafters of these methods instead, in GPU_LIMIT seconds, into the folder of OUT.json; see
+# train.py. That takes wheels of msgspec, platformdirs, tokenizers, jinja2 and markupsafe.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=${1:-${OUT:-$root/tests/gpu/results}/gpu.json}
@@ -22,6 +24,9 @@ export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 export OUTRIDER_HOME="$site/home" OUTRIDER_BUILDS="${OUTRIDER_BUILDS:-$site/builds}"
 mkdir -p "$(dirname "$out")"
 rm -f "$out"
+if [ -n "${GPU_TRAIN:-}" ]; then
+  exec python3 "$root/tests/gpu/train.py" "$(dirname "$out")" --methods "$GPU_TRAIN" --seconds "$limit" ${GPU_TRAIN_MORE:-}
+fi
 # one second after its own limit, in case a kernel hangs: what was measured until then is in the file
 timeout -k 5 $((limit + 10)) python3 "$root/tests/gpu/check.py" "$out" --limit "$limit" --only "${GPU_ONLY:-}"
 python3 "$root/tests/gpu/report.py" "$out"

@@ -100,3 +100,12 @@ def test_a_teacher_that_is_certain_spoils_nothing() -> None:
         (slope,) = torch.autograd.grad(found.sum(), ours)
         assert found.item() == pytest.approx(-OURS[0].log_softmax(-1)[2].item())
         assert bool(slope.isfinite().all())
+
+
+def test_chances_that_are_rounded_to_more_than_one_spoil_nothing() -> None:
+    ours = OURS[:1].clone().requires_grad_()
+    over = Labels(torch.tensor([[2, 4]]), torch.tensor([[0.6, 0.4 + 1e-7]], dtype=torch.float64).log())
+    found = losses.divergence_of_labels(ours, over, 1.0)
+    (slope,) = torch.autograd.grad(found.sum(), ours)
+    assert bool(found.isfinite().all())
+    assert bool(slope.isfinite().all())

@@ -20,7 +20,7 @@ from outrider.core.train import decoder as decoders
 from outrider.core.train.answers import Kept
 from outrider.core.train.loop import Loop, Schedule
 from outrider.core.train.paper import ride
-from outrider.core.train.recipe import Batch, Labeller, Text
+from outrider.core.train.recipe import Batch, Changing, Labeller, Text
 from outrider.core.train.states import States, nbytes
 from outrider.core.train.teacher import Teacher
 from outrider.core.weights.checkpoint import open_checkpoint
@@ -203,6 +203,13 @@ def test_the_target_is_trained_along(teacher: Teacher, tmp_path: Path, monkeypat
     torch.nn.functional.cross_entropy(logits, batch.ids[rows + 1]).backward()
     for name, part in trainee.target.named_parameters():  # and that learns from the text alone
         torch.testing.assert_close(found[f"target.{name}"], part.grad, atol=1e-6, rtol=1e-4)
+    assert isinstance(trainee, Changing)
+    changed = trainee.target_now()
+    assert changed is not None
+    with torch.no_grad():
+        said = trainee.target.logits(trainee.target(batch.ids[:14], [Text(0, 0, 14)]).last)
+    torch.testing.assert_close(changed.forward(batch.ids[:14].tolist()).logits, said, atol=1e-5, rtol=1e-5)
+    assert offline.target_now() is None
     trainee.save(tmp_path / "out", whole=False)
     assert pupils.from_disk(tmp_path / "out" / "target").info.layers == 6
     assert pupils.from_disk(tmp_path / "out").info.layers == 2

@@ -21,7 +21,9 @@ from outrider.drafters.eagle.training import EagleRecipe, EagleTrainee, Settings
 
 def fresh(teacher: Teacher, texts: Sequence[Kept], **options: object) -> EagleTrainee:
     settings = Settings(**{"words": 40, "steps": 3, **options})
-    return EagleRecipe().trainee(teacher, settings, pupils.counts(texts), torch.Generator().manual_seed(3))
+    made = EagleRecipe().trainee(teacher, settings, pupils.counts(texts), torch.Generator().manual_seed(3))
+    assert isinstance(made, EagleTrainee)
+    return made
 
 
 def norm(x: Tensor, weight: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pupils
 import pytest
@@ -25,7 +26,7 @@ from outrider.drafters.layerskip.training import LayerSkipRecipe, LayerSkipTrain
 LAYERS = 6
 
 
-def fresh(teacher: Teacher, **options: object) -> LayerSkipTrainee:
+def fresh(teacher: Teacher, **options: Any) -> LayerSkipTrainee:
     return LayerSkipRecipe().trainee(teacher, Settings(**options), torch.ones(259), torch.Generator())
 
 
@@ -112,5 +113,4 @@ def test_a_toy_is_learnt_and_drafts_for_itself(teacher: Teacher, tmp_path: Path)
     again = pupils.from_disk(tmp_path / "model")
     assert again.info.config["exit_layer"] == 3
     after = accepted(again, texts[60:])
-    print(before, after)
-    assert after > before + 0.3
+    assert after > before + 0.3, (before, after)  # 1.20 and 1.75 when this was written

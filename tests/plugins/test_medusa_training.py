@@ -84,8 +84,8 @@ def test_gradients_of_joint_training_are_those_of_all_losses_at_once(tmp_path: P
     trainee = MedusaRecipe().trainee(teacher, settings, counts, torch.Generator()).double()
     assert isinstance(trainee, JointTrainee)
     luck = torch.Generator().manual_seed(1)
-    for block in trainee.blocks:
-        torch.nn.init.normal_(block.weight, 0, 0.2, generator=luck)
+    for part in trainee.blocks.parameters():
+        torch.nn.init.normal_(part, 0, 0.2, generator=luck)
     batch = replace(pupils.batch(teacher, texts, trainee.states), done=0.25)  # half of the share
     figures = trainee.learn(batch, torch.Generator())
     found = {name: part.grad.clone() for name, part in trainee.named_parameters() if part.grad is not None}
@@ -122,5 +122,4 @@ def test_a_target_that_learns_as_well_holds_its_heads(tmp_path: Path) -> None:
         again = pupils.from_disk(tmp_path / f"model-{whole}")
         rider = registry.load("medusa", again.target, {}, pytest.fail)
         made = ride(rider, again, texts[60:], 16)
-        print(made)
-        assert made.per_pass > 1.2, made
+        assert made.per_pass > 1.3, made  # 1.54 when this was written

@@ -211,5 +211,4 @@ def test_a_target_that_learns_as_well_holds_its_layers(tmp_path: Path, kind: str
     torch.testing.assert_close(theirs, ours, rtol=0.05, atol=0.3)
     rider = registry.load("mtp", again.target, {}, pytest.fail)
     made = ride(rider, again, texts[60:], 3)
-    print(kind, made, (theirs - ours).abs().max())
-    assert made.per_pass > least, made
+    assert made.per_pass > least, made  # 1.39 and 1.28 when this was written

@@ -19,15 +19,33 @@ EMOJI = (
     "👩\u200d👩\u200d👧\u200d👦 👨🏽\u200d🚀 🏳️\u200d🌈 🇩🇪🇫🇷 1️⃣ ❤️ ☺ 👍🏿 🧑🏻\u200d❤️\u200d🧑🏿 漢字かな交じり文 ｆｕｌｌ\n\n"
     "| 👩\u200d👩\u200d👧 | 漢字 |\n|---|---|\n| 🇩🇪 | **👍🏿** |\n\n- 👨\u200d👩\u200d👦 `🏳️\u200d🌈` ~~❤️~~\n"
 )
-LONG_LINE = "x" * 10_000 + "\n\n" + "word " * 2000 + "\n\n`" + "y" * 3000 + "`\n\n| " + "z" * 1000 + " | a |\n|---|---|\n| b | c |\n"
+LONG_LINE = (
+    "x" * 10_000
+    + "\n\n"
+    + "word " * 2000
+    + "\n\n`"
+    + "y" * 3000
+    + "`\n\n| "
+    + "z" * 1000
+    + " | a |\n|---|---|\n| b | c |\n"
+)
 LONG_CODE = "```\n" + "k" * 10_000 + "\n" + "tab\t" * 500 + "\n```\n"
 UNCLOSED = "Begin.\n\n````python title\nx = 1\n```\nstill code\n~~~\n" + "line\n" * 60 + "    never closed"
 MARKUP = (
-    "**bold never closed and *italic and `code\n\n[link](never closed\n\n![image](http://x.y/z.png) <script>alert(1)</script>\n\n"
+    "**bold never closed and *italic and `code\n\n[link](never closed\n\n"
+    "![image](http://x.y/z.png) <script>alert(1)</script>\n\n"
     "<!-- comment\n\n[red]not markup[/red] [@click=app.quit]no[/] $var \\[ \\* &amp; &#x1b; &#0; &nosuch;\n\n"
-    "***\n___\n> > > quote\n>\n> - item\n\n# \n## ##\n1.\n-\n+\n|\n||\n|-|\n\n[a]: <b> 'c'\n\n[a] [^1]\n\n[^1]: note\n\nsetext\n===\n"
+    "***\n___\n> > > quote\n>\n> - item\n\n# \n## ##\n1.\n-\n+\n|\n||\n|-|\n\n"
+    "[a]: <b> 'c'\n\n[a] [^1]\n\n[^1]: note\n\nsetext\n===\n"
 )
-DEEP = "".join("  " * depth + f"- level {depth}\n" for depth in range(30)) + "\n" + ">" * 40 + " deep quote\n\n" + "*" * 500 + "x\n"
+DEEP = (
+    "".join("  " * depth + f"- level {depth}\n" for depth in range(30))
+    + "\n"
+    + ">" * 40
+    + " deep quote\n\n"
+    + "*" * 500
+    + "x\n"
+)
 BRACKETS = "[" * 300 + "x" + "]" * 300 + "\n\n" + "![" * 100 + "\n\n" + "`" * 200 + "\n\n" + "_a_" * 200 + "\n"
 TABLE = "| n | words | more |\n|--:|:-:|---|\n" + "".join(f"| {n} | some **words** | `x` |\n" for n in range(500))
 RAGGED = "| a | b |\n|---|---|\n| only one |\n| one | two | three | four |\n||\n|\n\n| no | rule |\n| x | y |\n"

@@ -131,6 +131,7 @@ def row(entry: Entry, info: ModelInfo, weights: str | None = None) -> DrafterRow
     made.reason, made.nbytes, made.weights = answer.reason, answer.nbytes, answer.weights
     made.usable, made.gain = answer.fit > Fit.NO and answer.ready, answer.gain
     made.free = made.usable and bool(getattr(method(entry), "free", False))
+    made.trains = getattr(method(entry), "recipe", None) is not None
     return made
 
 

@@ -19,12 +19,21 @@ README = "README.md"
 _EDGE = 1 << 20  # bytes of the beginning and of the end of a file that are looked at
 
 
-class Measured(msgspec.Struct):
+class Near(msgspec.Struct):
+    """Acceptance where so many tokens, and more than half of that, had been read before."""
+
+    context: int
+    rounds: int
+    tokens_per_pass: float
+
+
+class Measured(msgspec.Struct, omit_defaults=True):
     """Acceptance on texts that were not trained on."""
 
     texts: int
     tokens_per_pass: float
     by_depth: list[float]
+    by_context: list[Near] = []
 
 
 class Card(msgspec.Struct, kw_only=True):

@@ -239,6 +239,7 @@ class DrafterRow(msgspec.Struct, omit_defaults=True, kw_only=True):
     known: list[KnownDrafter] = []  # published ones for this model
     free: bool = False  # costs next to nothing and is asked in every round
     choice: str = ""  # what `auto` makes of it here by what was measured, in words
+    trains: bool = False  # one can be trained here
 
 
 class Loaded(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -306,3 +307,4 @@ class TrainOrder(msgspec.Struct, omit_defaults=True, kw_only=True):
     threads: int | None = None
     cache: bool = True  # the target's states are kept on disk while the run lasts
     options: dict[str, str] = {}  # of the method
+    continue_from: str | None = None  # folder of a drafter that is trained on; None: a fresh one

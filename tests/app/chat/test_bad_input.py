@@ -94,7 +94,7 @@ def test_nothing_of_it_reaches_the_terminal(tmp_path: Path, env: Mapping[str, st
     texts = [f"{NASTY[name]}\n\nfinish{number}" for number, name in enumerate(names)]
     trace = tmp_path / "trace.jsonl"
     trace.write_text(written(loading(), *(answer(text, "PAC") for text in texts)))
-    home = {"OUTRIDER_HOME": str(tmp_path / "home"), "COLORFGBG": ""} | env
+    home = {"OUTRIDER_HOME": str(tmp_path / "home"), "COLORFGBG": "", **env}
     with Terminal([sys.executable, "-c", CHAT, str(trace)], env=home) as terminal:
         terminal.until("ready")
         for number in range(len(texts)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chat_support import Ride, answer, end, fails, step
+from textual.events import Key
 
 from outrider.app.chat.reply import ReplyView
 from outrider.app.chat.session import State
@@ -56,6 +57,13 @@ async def test_edit_choose_and_delete(ride: Any) -> None:
         assert chat.chat.prompt.text == "a draft" and "‹ 2/2 ›" in chat.screen()
         await chat.pilot.press("alt+up", "alt+up", "left")
         await settled(chat, "first", "One.\n", "second", "Two.\n")
+        for letter in "/tree":  # in a burst, as they are pasted: no letter of it is one for the message
+            chat.app.post_message(Key({"/": "slash"}.get(letter, letter), letter))
+        await chat.until(lambda: chat.chat.prompt.text == "a draft/tree")
+        chat.chat.prompt.put("a draft")
+        await chat.pilot.press("alt+up", "alt+up", "e", "e")
+        await chat.until(lambda: chat.chat.prompt.text == "seconde")  # the second letter belongs to the text
+        await chat.pilot.press("escape", "alt+up", "alt+up")
         assert "‹ 1/2 ›" in chat.screen() and chat.chat.focused.turn.text == "second"
         await chat.pilot.press("left")
         assert "oldest branch" in chat.status

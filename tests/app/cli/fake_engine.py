@@ -254,6 +254,32 @@ class Fake:
             self.wait_for_cancel()
         self.say(p.Result(request=request.id, data=verify_data.result(request, stopped=endless)))
 
+    def train(self, request: p.Train) -> None:
+        number, order = request.id, request.order
+        self.say(p.Progress(number, "answers", 0, 40, "answers", "0 tokens"))
+        if request.model is not None and request.model.model == "fails":
+            self.fail(number, "The loss of step 3 is nan.", usage=False)
+            return
+        self.say(p.Notice("Left out: 1 of the prompts.", number, "info"))
+        for step in range(1, 9):
+            figures = {"loss": 9.0 - step} | ({"tokens_per_pass": 1 + step / 10} if step % 4 == 0 else {})
+            self.say(p.Progress(number, "training", step, 8, "steps", "", figures))
+        if request.model is not None and request.model.model == "endless":
+            self.wait_for_cancel()
+            self.fail(number, "stopped", usage=False)
+            return
+        measured = {"texts": 5, "tokens_per_pass": 1.62, "by_depth": [0.5, 0.25]}
+        data = {"method": order.method, "folder": order.folder, "drafter": f"{order.folder}/drafter", "texts": 40}
+        data |= {"tokens": 6000, "steps": 8, "loss": 1.25, "parameters": 123456, "measured": measured, "seconds": {}}
+        kept = "worse" in order.options
+        data |= {"place": "" if kept else "/data/drafters/m-eagle", "rival": "/data/drafters/m-eagle"}
+        data |= {"rival_measured": {"texts": 5, "tokens_per_pass": 1.71 if kept else 1.5, "by_depth": []}}
+        self.say(p.Result(number, data))
+
+    def trainexport(self, request: p.TrainExport) -> None:
+        files = ["config.json", "model.safetensors"]
+        self.say(p.Result(request.id, {"folder": request.to, "files": files, "whole": request.whole}))
+
     def doctor(self, request: p.Doctor) -> None:
         if os.environ.get("FAKE_DOCTOR") == "dies":
             os._exit(3)

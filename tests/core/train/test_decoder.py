@@ -14,7 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from outrider.core.errors import ModelError
 from outrider.core.target.linear import Form
+from outrider.core.target.rope import inverse_frequencies
+from outrider.core.target.spec import RopeSpec
 from outrider.core.train import decoder as decoders
+from outrider.core.train import export
 from outrider.core.train.recipe import Text
 from outrider.core.train.sampled import engine, sample
 from outrider.core.weights.checkpoint import open_checkpoint
@@ -148,6 +151,28 @@ def test_a_head_that_a_file_holds_besides_is_the_one_that_counts(tmp_path: Path)
         assert model.config["tie_word_embeddings"] is equal
         assert torch.equal(model.table, tensors["lm_head.weight"])
         assert (model.lm_head is None) is equal
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_divisors_of_a_llama_3_are_said_as_others_understand_them(tmp_path: Path, known: bool) -> None:
+    toys.checkpoint(tmp_path / "big")
+    file = tmp_path / "big" / "config.json"
+    told = json.loads(file.read_text())
+    settings = {"factor": 8.0, **export.LLAMA3}
+    plain, scaled = RopeSpec(5e5, 8), RopeSpec(5e5, 8, "llama3", tuple(settings.items()))
+    base, turned = (inverse_frequencies(rope, 256, 256)[0] for rope in (plain, scaled))
+    divisors = (base / turned).tolist() if known else [1.0, 1.0, 2.0, 8.0]
+    file.write_text(json.dumps({**told, "rope_theta": 5e5, "rope_freqs": divisors}))
+    model = decoders.read(tmp_path / "big")
+    model.save(tmp_path / "copy", None, torch.float32)
+    made = json.loads((tmp_path / "copy" / "config.json").read_text())
+    assert ("rope_freqs" in made) is not known
+    assert made.get("rope_scaling") == ({"rope_type": "llama3", **settings} if known else None)
+    ids = torch.arange(100, 200)
+    saved = golden.decoder(tmp_path / "copy", torch.float32, 200)
+    with torch.no_grad():
+        logits = model.logits(model(ids, packed([100])).last)
+    torch.testing.assert_close(saved.run(ids, saved.new_cache(200)).logits, logits, atol=1e-4, rtol=1e-4)
 
 
 def test_the_tokenizer_goes_along(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ class Branching:
         self.leave()
         prompt = self._screen.prompt
         editing.draft, editing.attachments = prompt.text, prompt.attachments
-        editing.line = Static(told, id="editing", markup=False)
+        editing.line = Static(told, classes="editing", markup=False)
         self._editing = editing
         self._screen.query_one("#prompt-row").mount(editing.line, before=0)
         prompt.put(f"/{text}" if text.startswith("/") else text, attachments)

@@ -71,6 +71,11 @@ class Prompt(TextArea):
         self._place = 0  # in the history; its length = the draft
         self._draft = ""
 
+    def focus(self, scroll_visible: bool = True) -> Prompt:
+        """At once and not with a later message, as keys that are typed in a burst belong here already."""
+        self.screen.set_focus(self, scroll_visible)
+        return self
+
     def remember(self, texts: list[str]) -> None:
         """What was sent in earlier chats, oldest first."""
         self._history[:0] = texts

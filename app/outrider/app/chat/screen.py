@@ -154,15 +154,24 @@ class ChatScreen(Screen[None]):
     def on_key(self, event: Key) -> None:
         """Letters act on a reply that has the focus; whoever types anything else means the prompt."""
         if self.focused is self.prompt:
-            return
-        if event.is_printable and event.character:
+            self._late(event)
+        elif event.is_printable and event.character:
             event.stop()
             action = None if "+" in event.key else self.keymap.letters().get(event.character)
             if action is not None and self.focused is not None and not isinstance(self.focused, Card):
                 self.perform(action)
                 return
-            self.prompt.focus()
+            self.set_focus(self.prompt)
             self.prompt.insert(event.character)
+
+    def _late(self, event: Key) -> None:
+        """A key on its way to a message when the one before it gave the focus to the prompt: it is part of what is typed."""
+        if event.is_printable and event.character:
+            event.stop()
+            self.prompt.insert(event.character)
+        elif event.key == "enter":
+            event.stop()
+            self.prompt.send()
 
     def on_transcript_scrolled(self) -> None:
         """Other replies are near the window now."""

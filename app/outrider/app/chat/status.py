@@ -92,6 +92,8 @@ def figures(session: Session) -> list[Chip]:
 
 def reasons(session: Session) -> list[Chip]:
     """Why the engine drafts as it does, while it answers; the model's name makes room for it."""
+    if session.drafter.name == "none":
+        return []
     why = session.current.reply.meter.why if session.current and session.current.reply else ""
     return [Chip(one_line(brief(why)), 0, "$text-muted", yields=True)] if why else []
 

@@ -145,7 +145,9 @@ def answer(
             left_out += len(asked) - len(there)
             _together(engine, there, answers, hooks)
         if left_out:
-            hooks.warn(f"{left_out} prompts leave no room for an answer within {manner.longest} tokens: left out.")
+            hooks.warn(
+                f"Left out, as there is no room for an answer within {manner.longest} tokens: {left_out} of the prompts."
+            )
 
 
 def turns(prompt: TrainPrompt) -> int:

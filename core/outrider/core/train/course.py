@@ -15,7 +15,6 @@ Folder of a run:
 
 from __future__ import annotations
 
-import errno
 import math
 import shutil
 import time
@@ -36,13 +35,13 @@ from outrider.core.trained import Measured
 from outrider.core.weights.library import resolve
 from outrider.core.weights.locks import lock
 
-from . import outcome, room
+from . import onward, outcome, room
 from . import plan as plans
 from .answers import TURNS, Answers, Hooks, Kept, Manner, answer, cut, read_texts, turns
-from .loop import Loop, Schedule
+from .loop import Loop, Schedule, there
 from .paper import Acceptance, ride
 from .plan import Plan, Speeds
-from .recipe import Labeller, Trainee
+from .recipe import Changing, Labeller, Trainee
 from .settled import STEP, counts_of, parted, recipe_of, schedule_of, settings_of
 from .states import States, nbytes
 from .teacher import Teacher
@@ -54,9 +53,9 @@ LOOKS = 6  # measurements while it trains
 LOOKED_AT, MEASURED = (3, 12), (12, 48)  # held-out texts of such a one, and of the last: at least and at most
 LOOKING = 0.05  # share of a budget for each of both
 DRAFT = 5  # tokens of a draft in a measurement
-TRIED = 64  # prompts that are answered to see how fast that goes
+TRIED = (16, 64)  # prompts that are answered to see how fast that goes: at least and at most
+TRYING = 12.0  # seconds of a budget for each of them
 LETTERS = 3  # of a token, at least, in a prompt that was not read yet
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Trained(msgspec.Struct, kw_only=True):
@@ -74,13 +73,14 @@ class Trained(msgspec.Struct, kw_only=True):
     place: str  # where the model finds it; "": it was not put there
     rival: str  # the drafter that it was compared with, "" if there was none
     rival_measured: Measured | None  # on the same texts
+    before: Measured | None = None  # the drafter that it went on from, on the same texts
     seconds: dict[str, float]  # by stage, of all sittings
 
 
 def run(engine: Engine, request: Train, say: Say, cancelled: Callable[[], bool]) -> dict[str, Any]:
     """The whole run, or the rest of it. Raises UsageError, ModelError, Cancelled."""
     course = Course(engine, request, say, cancelled)
-    with _writing(course.folder):
+    with room.writing(course.folder):
         course.folder.mkdir(parents=True, exist_ok=True)
         with lock(course.folder / ".lock", _busy(course.folder)):
             return msgspec.to_builtins(course.run())
@@ -96,7 +96,7 @@ def export(engine: Engine, request: TrainExport, say: Say, cancelled: Callable[[
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"{to} is there already.", "Name a new folder with --to.")
     course = Course(engine, Train(id=request.id, order=order, resume=True), say, cancelled)
-    with _writing(to):
+    with room.writing(to):
         course.export(to, whole=request.whole)
     return {"folder": str(to), "files": sorted(one.name for one in to.iterdir()), "whole": request.whole}
 
@@ -241,13 +241,13 @@ class Course:
             settings=msgspec.to_builtins(self.settings),
         )
         (self.folder / PROMPTS).write_bytes(msgspec.json.encode(prompts))
+        onward.keep(order, self.folder)
         plans.write(self.folder, made)
         return made
 
     def _check_room(self, teacher: Teacher, plan: Plan, answers: Answers) -> None:
         """Raises ModelError, with numbers, where memory or disk will not do."""
-        counts = torch.ones(teacher.info.vocab, dtype=torch.int64)
-        trial = self.recipe.trainee(teacher, self.settings, counts, torch.Generator().manual_seed(0))
+        trial = self._made(teacher, torch.ones(teacher.info.vocab, dtype=torch.int64), 0)
         room.check(teacher, trial, self.order.step_tokens or STEP)
         if not answers.kept and plan.settled:
             room.check_disk(self.folder, self._expected(plan), teacher, trial, cache=self._cache)
@@ -265,16 +265,17 @@ class Course:
         began = time.monotonic()
         self._tell("measuring", 0, 0, "", "how fast this machine is")
         given = [] if self.order.text is not None else self._prompts()
-        fresh = [number for number in range(len(given)) if number * TURNS not in answers.kept][:TRIED]
+        some = _between((self.order.budget_s or 0.0) / TRYING, TRIED)
+        fresh = [number for number in range(len(given)) if number * TURNS not in answers.kept][:some]
         rate = math.inf
         if fresh:
             before, at = answers.tokens, time.monotonic()
-            some = {number: given[number] for number in fresh}
-            answer(self._engine, made.model, some, made.manner, answers, self._hooks(some, len(answers.kept)))
+            chosen = {number: given[number] for number in fresh}
+            answer(self._engine, made.model, chosen, made.manner, answers, self._hooks(chosen, len(answers.kept)))
             rate = max(1, answers.tokens - before) / (time.monotonic() - at)
         elif self._texts is not None:
             answers.add(cut(model, self._texts, made.manner.longest))
-        texts = answers.texts()[:TRIED]
+        texts = answers.texts()[: TRIED[1]]
         if not texts:
             raise ModelError("There is too little to learn from.", "Give more prompts, or a longer text.")
         speeds, ride_s = self._tried(teacher, texts, rate)
@@ -285,7 +286,7 @@ class Course:
         total = answers.tokens
         if given:
             each = total / len({number // TURNS for number in answers.kept})  # of a prompt
-            least = max(fresh[-1] + 1 if fresh else 0, min(TRIED, len(given)))
+            least = fresh[-1] + 1 if fresh else len(given)
             made.prompts = max(least, min(made.prompts, least + int(speeds.tokens(left, made.epochs) / max(1.0, each))))
             total = int(each * made.prompts)
         rest = plans.OVERHEAD * left - max(0, total - answers.tokens) / rate - total / speeds.states
@@ -296,6 +297,7 @@ class Course:
 
     def _tried(self, teacher: Teacher, texts: Sequence[Kept], rate: float) -> tuple[Speeds, float]:
         """Tokens of answers for each second of reading states and of training steps; seconds of measuring a text."""
+        self._tell("measuring", 0, 0, "", "how fast it trains")
         trainee = self._trainee(teacher, texts, 0)
         at = time.monotonic()
         some = texts[: max(1, len(texts) // 4)]
@@ -373,11 +375,13 @@ class Course:
             self._tell("measuring", 0, 0, "", f"on {len(held)} texts that it has not seen")
             shutil.rmtree(folder, ignore_errors=True)
             measured = self._ridden(loop.trainee, teacher, held, folder)
+            begun = self.folder / onward.FOLDER
+            before = self._acceptance(teacher, held, begun) if self.order.continue_from is not None else None
             hours = sum(self._seconds().values()) / 3600
             card = outcome.card(plan, info, (len(every), tokens, parameters), hours, measured)
             trained.write(folder, card)
             place, rival, theirs = (None, "", None)
-            if not getattr(loop.trainee, "joint", False):
+            if not (isinstance(loop.trainee, Changing) and loop.trainee.joint):
                 place, rival, theirs = outcome.settle(
                     folder, info, card, lambda other: self._rival(teacher, held, other)
                 )
@@ -395,6 +399,7 @@ class Course:
             place="" if place is None else str(place),
             rival=rival,
             rival_measured=theirs,
+            before=before,
             seconds={name: round(seconds, 1) for name, seconds in self._seconds().items()},
         )
 
@@ -409,23 +414,31 @@ class Course:
     def _ridden(self, trainee: Trainee, teacher: Teacher, texts: Sequence[Kept], folder: Path) -> Measured | None:
         """Acceptance of what the files in `folder` hold, written anew and read back as any drafter is."""
         trainee.save(folder, whole=False)
+        if isinstance(trainee, Changing) and trainee.joint:
+            teacher = Teacher(trainee.target_now(), teacher.longest)
         return self._acceptance(teacher, texts, folder)
 
     def _acceptance(self, teacher: Teacher, texts: Sequence[Kept], folder: Path) -> Measured | None:
         rider = registry.load(self.order.method, teacher.target, {"weights": str(folder)}, _raise)
         try:
-            if rider.needs.early or rider.needs.kv:
-                return None
             found: Acceptance = ride(rider, teacher, texts, DRAFT, self._cancelled)
         finally:
             rider.close()
-        return Measured(len(texts), round(found.per_pass, 4), [round(share, 4) for share in found.by_depth])
+        depths = [round(share, 4) for share in found.by_depth]
+        return Measured(len(texts), round(found.per_pass, 4), depths, found.by_context)
 
     # ------------------------------------------------------------------ pieces
 
     def _trainee(self, teacher: Teacher, texts: Sequence[Kept], seed: int) -> Trainee:
-        luck = torch.Generator().manual_seed(seed)
-        return self.recipe.trainee(teacher, self.settings, counts_of(texts, teacher.info.vocab), luck)
+        return self._made(teacher, counts_of(texts, teacher.info.vocab), seed)
+
+    def _made(self, teacher: Teacher, counts: torch.Tensor, seed: int) -> Trainee:
+        luck = torch.Generator(teacher.device).manual_seed(seed)
+        with there(teacher.device):
+            made = self.recipe.trainee(teacher, self.settings, counts.to(teacher.device), luck)
+        assert isinstance(made, torch.nn.Module)
+        made.to(teacher.device)
+        return onward.begin(made, self.order, self.folder)
 
     def _prompts(self) -> list[TrainPrompt]:
         return msgspec.json.decode((self.folder / PROMPTS).read_bytes(), type=list[TrainPrompt])
@@ -460,19 +473,6 @@ class Course:
             known[stage] = known.get(stage, 0.0) + time.monotonic() - at
             with suppress(OSError):  # it is told by whoever needs the room
                 (self.folder / SECONDS).write_bytes(msgspec.json.encode(known))
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """A disk that is full, or refuses, becomes an error that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in FULL
-        raise ModelError(
-            f"{error.filename or folder} could not be written: {error.strerror or error}.",
-            f"{'Make room' if full else 'Mend that'} and go on with --resume; what was done is kept.",
-        ) from error
 
 
 def _busy(folder: Path) -> Callable[[], None]:

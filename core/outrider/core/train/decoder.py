@@ -230,11 +230,6 @@ def of_target(teacher: Teacher) -> Decoder:
         checkpoint.close()
 
 
-def frozen(decoder: Decoder) -> Decoder:
-    """The same, with nothing to be trained."""
-    return decoder.requires_grad_(False)
-
-
 def without_gradients() -> list[str]:
     """Names of the methods that are trained with no gradient through the target."""
     found = ((entry.name, getattr(registry.method(entry), "recipe", None)) for entry in registry.entries())

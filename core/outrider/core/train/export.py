@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from outrider.core.target.rope import inverse_frequencies
+from outrider.core.target.spec import RopeSpec
 from outrider.core.text.tokenizer import Tokenizer
 from outrider.core.weights.checkpoint import open_checkpoint
 
@@ -37,6 +40,7 @@ CLASSES = {
     "granite": "GraniteForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
 }
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float64: "float64"}
 
 
@@ -46,11 +50,26 @@ def write(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
     kept = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
     kind = {"gemma3": "gemma3_text"}.get(str(config.get("model_type")), config.get("model_type"))
-    told = {name: value for name, value in config.items() if name not in ("quantization_config", "dtype")}
+    told = {name: value for name, value in _scaled(config).items() if name not in ("quantization_config", "dtype")}
     told |= {"model_type": kind, "torch_dtype": _NAMES[dtype]}
     if kind in CLASSES:
         told["architectures"] = [CLASSES[kind]]
     (folder / "config.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+def _scaled(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Divisors of frequencies, as a GGUF keeps them, said as others understand it: by Llama 3's settings, if they are those."""
+    told, divisors = dict(config), config.get("rope_freqs")
+    if not divisors:
+        return told
+    settings = {"factor": max(divisors), **LLAMA3}
+    plain = RopeSpec(float(config["rope_theta"]), 2 * len(divisors))
+    spec = replace(plain, kind="llama3", scaling=tuple(settings.items()))
+    wanted, found = (inverse_frequencies(one, 0, 0)[0] for one in (replace(plain, divisors=tuple(divisors)), spec))
+    if torch.allclose(found, wanted, rtol=1e-4, atol=0):
+        del told["rope_freqs"]
+        told["rope_scaling"] = {"rope_type": "llama3", **settings}
+    return told
 
 
 def copy_text(source: Path, folder: Path) -> None:

@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,9 +144,9 @@ class Loop:
         for group in self._optimiser.param_groups:
             group["lr"] = rate * group["factor"]
         batch = replace(self._states.batch(numbers), done=self.step / self._schedule.steps)
-        luck = torch.Generator().manual_seed(_seed(self._schedule.seed, self.step))
+        luck = torch.Generator(batch.ids.device).manual_seed(_seed(self._schedule.seed, self.step))
         self._optimiser.zero_grad(set_to_none=True)
-        with _mixed(batch.states):
+        with there(batch.ids.device), _mixed(batch.states):
             figures: dict[str, Any] = dict(self.trainee.learn(batch, luck))
         parts = [part for group in self._optimiser.param_groups for part in group["params"]]
         norm = float(nn.utils.clip_grad_norm_(parts, NORM))
@@ -188,6 +188,11 @@ class Loop:
         unready = path.with_name(f"{LOG}.part")
         unready.write_text("".join(kept), encoding="utf-8")
         os.replace(unready, path)
+
+
+def there(device: torch.device) -> AbstractContextManager[object]:
+    """What is made in it is made on the device, unless it says otherwise."""
+    return nullcontext() if device.type == "cpu" else device
 
 
 def _seed(seed: int, step: int) -> int:

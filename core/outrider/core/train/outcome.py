@@ -54,6 +54,7 @@ def command(plan: Plan) -> str:
         words += ["--answer-temperature", f"{manner.temperature:g}"]
     words += ["--epochs", f"{plan.epochs:.3g}", "--seed", str(order.seed)]
     words += ["--rate", f"{order.rate:g}"] if order.rate is not None else []
+    words += ["--continue-from", Path(order.continue_from).name] if order.continue_from is not None else []
     for name, value in order.options.items():
         words += ["--option", f"{name}={value}"]
     return shlex.join(words)

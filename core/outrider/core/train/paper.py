@@ -1,4 +1,5 @@
 """How much a trained drafter gets accepted on texts that are known already: no pass of the target, its states are enough.
+Only a drafter that runs the target's layers, or reads its keys and values, has the target read along.
 
 The drafter is loaded as every drafter is, hears a text round by round and drafts; what agrees with the text would have been
 accepted at temperature 0 (of a text that was drawn: a little more would be, as drafts share the noise there).
@@ -7,6 +8,7 @@ accepted at temperature 0 (of a text that was drawn: a little more would be, as 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import msgspec
 import torch
@@ -15,9 +17,13 @@ from torch import Tensor
 from outrider.core.drafting import Context, Step, Stream
 from outrider.core.registry import Rider
 from outrider.core.rounds import guess_of
+from outrider.core.target.model import SLACK, TargetModel
+from outrider.core.trained import Near
 
 from .answers import Kept
 from .teacher import Teacher
+
+LEAST = 256  # tokens before a round, of the first bucket
 
 
 class Acceptance(msgspec.Struct):
@@ -27,6 +33,8 @@ class Acceptance(msgspec.Struct):
     tokens: int = 0
     reached: list[int] = msgspec.field(default_factory=list)
     right: list[int] = msgspec.field(default_factory=list)
+    near: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Rounds and tokens by how much was read before: up to 256 tokens, up to 512, and so on."""
 
     @property
     def per_pass(self) -> float:
@@ -38,10 +46,19 @@ class Acceptance(msgspec.Struct):
         """Of the drafts that got so far, the share whose next token was right."""
         return [right / reached for reached, right in zip(self.reached, self.right, strict=True) if reached]
 
-    def count(self, depth: int, accepted: int) -> None:
-        """A round with a draft of so many levels."""
+    @property
+    def by_context(self) -> list[Near]:
+        """Tokens of a pass, by how much was read before."""
+        found = sorted(self.near.items())
+        return [Near(context, rounds, round(tokens / rounds, 4)) for context, (rounds, tokens) in found]
+
+    def count(self, depth: int, accepted: int, before: int) -> None:
+        """A round with a draft of so many levels, behind so many tokens."""
         self.rounds += 1
         self.tokens += accepted + 1
+        bucket = max(LEAST, 1 << (before - 1).bit_length())
+        rounds, tokens = self.near.get(bucket, (0, 0))
+        self.near[bucket] = rounds + 1, tokens + accepted + 1
         while len(self.reached) < depth:
             self.reached.append(0)
             self.right.append(0)
@@ -54,24 +71,37 @@ def ride(
     drafter: Rider, teacher: Teacher, texts: Sequence[Kept], nodes: int, cancelled: Callable[[], bool] = lambda: False
 ) -> Acceptance:
     """Draft up to `nodes` tokens at every place that a round would begin at in `texts`."""
-    made = Acceptance()
-    for text in texts:
-        if cancelled():
-            break
-        states = teacher.read(text.ids, drafter.needs.hidden) if drafter.needs.hidden else None
-        drafter.reset()
-        drafter.known = 0
-        _along(drafter, text, states, (nodes, teacher.info.vocab), made)
+    made, target = Acceptance(), teacher.target
+    live = bool(drafter.needs.early or drafter.needs.kv)
+    with target.standing(target.decoder.new_cache(teacher.longest + SLACK)) if live else nullcontext():
+        for text in texts:
+            if cancelled():
+                break
+            states = teacher.read(text.ids, drafter.needs.hidden) if drafter.needs.hidden else None
+            drafter.reset()
+            drafter.known = 0
+            if live:
+                target.rewind(0)
+            _along(drafter, text, states, (nodes, teacher.info.vocab, target if live else None), made)
     drafter.reset()
     drafter.known = 0
     return made
 
 
-def _along(drafter: Rider, text: Kept, states: Tensor | None, bounds: tuple[int, int], made: Acceptance) -> None:
+def _along(
+    drafter: Rider,
+    text: Kept,
+    states: Tensor | None,
+    bounds: tuple[int, int, TargetModel | None],
+    made: Acceptance,
+) -> None:
     ids, root = text.ids, text.first
-    nodes, vocab = bounds
+    nodes, vocab, target = bounds
     drafter.advance(_step(ids, 0, root + 1, (), states))
     while root + 1 < len(ids):
+        if target is not None:
+            target.forward(ids[target.length : root], last=True)
+            target.commit(root)
         context = _context(ids[: root + 1], min(nodes, drafter.shape.nodes))
         guess, names = guess_of(drafter.propose(context, vocab), trees=True)
         path, node = list[int](), -1
@@ -81,7 +111,7 @@ def _along(drafter: Rider, text: Kept, states: Tensor | None, bounds: tuple[int,
             if node < 0:
                 break
             path.append(node)
-        made.count(guess.depth, len(path))
+        made.count(guess.depth, len(path), root + 1)
         end = root + len(path) + 2
         drafter.advance(_step(ids, root + 1, end, [names[node] for node in path], states))
         root = end - 1

@@ -96,10 +96,24 @@ class Labeller(Protocol):
 
 @runtime_checkable
 class Changing(Protocol):
-    """A trainee with which the target may learn as well: what it makes drafts for is another model then."""
+    """A trainee with which the target may learn as well."""
 
-    def target_now(self) -> TargetModel | None:
-        """The target as it is now; None where it stays as it was. It is used before the next step and not later."""
+    @property
+    def joint(self) -> bool:
+        """Whether it does: what comes out is another model, with its drafter or as its own."""
+        ...
+
+    def target_now(self) -> TargetModel:
+        """That model as it is now. Raises ModelError where the target does not learn."""
+        ...
+
+
+@runtime_checkable
+class Continuing(Protocol):
+    """A trainee that may begin with a drafter that is there."""
+
+    def load(self, folder: Path) -> None:
+        """Take over its weights, words and states. Raises ModelError, BrokenFileError; UsageError for one of other options."""
         ...
 
 

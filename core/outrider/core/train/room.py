@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from outrider.core.errors import ModelError
@@ -14,6 +17,7 @@ from .teacher import Teacher
 
 MOMENTS = 3 * 4  # bytes of a weight besides itself: its gradient and what AdamW knows of it, in fp32
 SAVED = 3 * 4  # bytes of a weight in a checkpoint
+FULL = (errno.ENOSPC, errno.EDQUOT)
 DRAFTER = 2  # bytes of a weight in the file that comes out
 
 
@@ -49,6 +53,19 @@ def check_disk(folder: Path, tokens: int, teacher: Teacher, trainee: Trainee, *,
             f"Make room, {hint}take fewer prompts (--answers N), or another folder (--out).",
         )
     return needed
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """A disk that is full, or refuses, becomes an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in FULL
+        raise ModelError(
+            f"{error.filename or folder} could not be written: {error.strerror or error}.",
+            f"{'Make room' if full else 'Mend that'} and go on with --resume; what was done is kept.",
+        ) from error
 
 
 def _weights(trainee: Trainee) -> int:

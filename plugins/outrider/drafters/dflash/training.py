@@ -21,13 +21,15 @@ from torch import Tensor, nn
 
 from outrider.core.errors import ModelError
 from outrider.core.target.spec import AttentionSpec, DenseSpec, RopeSpec
+from outrider.core.train import taken
 from outrider.core.train.parts import Mlp, Norm, Projections, soft_loss, start, turns, wide
 from outrider.core.train.recipe import Batch, Text
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Words, frequent
+from outrider.core.weights.checkpoint import open_checkpoint
 
 from .following import Confidence, Markov, losses
-from .format import LONGEST
+from .format import LONGEST, Plan, misfit, read_plan
 
 SLOW = 0.1  # of the rate, for output rows: they are good already
 
@@ -182,6 +184,46 @@ class DFlashTrainee(nn.Module):
             return torch.empty(0, dtype=torch.int64)
         some = torch.randperm(count, generator=luck)[: max(1, -(-count // self.settings.every))]
         return first + some.sort().values
+
+    def load(self, folder: Path) -> None:
+        """As `Continuing`."""
+        checkpoint = open_checkpoint(folder)
+        try:
+            plan, names = read_plan(checkpoint), frozenset(checkpoint.names())
+            problem = misfit(plan, self._teacher.info)
+            if problem is not None:
+                raise ModelError(f"{problem}.", "Name another drafter to go on from.")
+            self._same(plan)
+
+            def read(name: str) -> Tensor | None:
+                stored = plan.prefix + name
+                return checkpoint.load(stored) if stored in names else None
+
+            own = {name: part for name, part in self.named_parameters() if not name.startswith("head.")}
+            taken.put(plan.name, own, read)
+            self.mask, self.context_states = plan.mask, plan.states
+            self.states = (*plan.states, self._teacher.info.layers)
+            offsets, rows = read("d2t"), read("lm_head.weight")
+            ids = None if offsets is None else offsets + torch.arange(len(offsets))
+            self.head = taken.words_of(self._teacher, ids, rows, learnt=self.settings.head)
+        finally:
+            checkpoint.close()
+
+    def _same(self, plan: Plan) -> None:
+        """Raises UsageError if a draft that is there was made with other options, ModelError if it is of another kind."""
+        settings, layer = self.settings, self.layers[0]
+        assert isinstance(layer, Layer)
+        kind = "dflash2" if plan.selector else "dspark" if plan.markov else "dflash"
+        told = {"kind": (kind, settings.kind), "block": (plan.block, settings.block)}
+        told |= {"states": (len(plan.states), len(self.context_states)), "layers": (len(plan.sights), settings.layers)}
+        taken.same(plan.name, told)
+        ours = layer.self_attn.spec
+        for index, sight in enumerate(plan.sights):
+            theirs = plan.spec.layers[index].mixer
+            if sight.causal or sight.window or theirs != ours:
+                raise taken.refused(plan.name, "attention of another kind than a fresh one for this model")
+        if plan.from_anchor or plan.embed_scale != 1.0 or plan.logit_scale != 1.0:
+            raise taken.refused(plan.name, "slots or scales of another kind")
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """In the speculators container, bf16; without `whole` output rows that are the target's are left out."""

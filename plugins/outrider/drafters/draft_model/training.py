@@ -24,10 +24,12 @@ from torch import Tensor, nn
 
 from outrider.core.errors import ModelError
 from outrider.core.target.linear import Form
+from outrider.core.target.model import TargetModel
 from outrider.core.train import decoder as decoders
 from outrider.core.train import lean, sampled
 from outrider.core.train.answers import Kept
 from outrider.core.train.decoder import Decoder
+from outrider.core.train.ground import answering, now
 from outrider.core.train.parts import wide
 from outrider.core.train.recipe import Batch, Labels, Text
 from outrider.core.train.teacher import Teacher
@@ -110,8 +112,7 @@ class DraftTrainee(nn.Module):
         own = batch.done >= self.settings.offline and drawn < self.settings.own
         if own:
             batch = self._answered(batch, luck)
-        asked = [row for rows in batch.rows() for row in rows]
-        places = torch.tensor(asked, dtype=torch.int64, device=batch.ids.device)
+        places = answering(batch)
         if not len(places):
             return {"loss": 0.0}
         ours = self.student(batch.ids, batch.texts, [mine for mine, _ in self._pairs])
@@ -124,6 +125,10 @@ class DraftTrainee(nn.Module):
             states, lambda leaves: lesson.losses(leaves, [state.detach() for state in wanted])
         )
         return lesson.figures | ({"own": float(own)} if self.settings.own else {})
+
+    def target_now(self) -> TargetModel | None:
+        """As `Changing`."""
+        return None if self.target is None else now(self.target, self._teacher)
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """As a checkpoint of its family, in bf16, whole in any case; the target that was trained along lies in `target/`."""

@@ -19,12 +19,13 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from outrider.core.train import taken
 from outrider.core.train.parts import Mlp, Norm, Projections, attended, start, turns, wide
 from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Sayings, Words
 
-from .sizes import inner_of, mixer_of
+from .sizes import inner_of, mixer_like, mixer_of, opened
 
 if TYPE_CHECKING:
     from .training import Settings
@@ -96,6 +97,16 @@ class FirstTrainee(nn.Module):
             x = self.fc(torch.cat((embedded, states[rows]), -1))
             made = made.slice_scatter(self.layers[0](x).to(made.dtype), 0, rows.start, rows.stop)
         return made
+
+    def load(self, folder: Path) -> None:
+        """As `Continuing`."""
+        with opened(folder, self._teacher.info, 1) as (container, read):
+            layer = self.layers[0]
+            assert isinstance(layer, Layer)
+            if read("fc.bias") is not None:
+                raise taken.refused(container.name, "a bias")
+            layer.self_attn.spec = mixer_like(layer.self_attn.spec, container)
+            taken.put(container.name, dict(self.named_parameters()), read)
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """As EAGLE's authors publish it, in bf16; `whole`: with the target's embedding."""

@@ -1,10 +1,21 @@
-"""What an EAGLE draft takes of the target's shape when it is trained."""
+"""What a draft under training takes of the target's shape, and of a draft that it goes on from."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from outrider.core.drafting import ModelInfo
 from outrider.core.errors import ModelError
 from outrider.core.target.spec import AttentionSpec, DenseSpec, RopeSpec
+from outrider.core.train import taken
 from outrider.core.train.teacher import Teacher
+
+from .format import OUTSIDE, Container, Source, read
 
 
 def mixer_of(teacher: Teacher) -> AttentionSpec:
@@ -25,3 +36,38 @@ def inner_of(teacher: Teacher) -> int:
     """Width of the MLP inside: that of the target's own, or three times its width where it has none."""
     found = [layer.channel.width for layer in teacher.spec.layers if isinstance(layer.channel, DenseSpec)]
     return found[-1] if found else 3 * teacher.info.width
+
+
+@contextmanager
+def opened(
+    folder: Path, model: ModelInfo, version: int
+) -> Iterator[tuple[Container, Callable[[str], Tensor | None]]]:
+    """A draft to go on from, and how its tensors are read. Raises ModelError if it is of another kind, or for another model."""
+    source = Source(folder)
+    try:
+        container = read(source)
+        problem = container.misfit(model)
+        if problem:
+            raise ModelError(f"{problem}.", "Name another drafter to go on from.")
+        taken.same(container.name, {"version": (container.version, version)})
+        if container.mask is not None or {"fc_norm.0.weight", "input_norm.weight"} & source.holds():
+            raise taken.refused(container.name, "norms or masks of a newer kind")
+
+        def tensor(name: str) -> Tensor | None:
+            stored = name if name in OUTSIDE else f"model.{name}"
+            return source.load(stored) if stored in source.names() else None
+
+        yield container, tensor
+    finally:
+        source.close()
+
+
+def mixer_like(ours: AttentionSpec, container: Container) -> AttentionSpec:
+    """Attention of the draft that is gone on from, whose rope is kept. Raises ModelError if it is not of our kind."""
+    theirs = container.spec.layers[0].mixer
+    assert isinstance(theirs, AttentionSpec)
+    theta = theirs.rope.theta if theirs.rope is not None else 0.0
+    made = replace(ours, rope=RopeSpec(theta, ours.head_dim))
+    if made != theirs:
+        raise taken.refused(container.name, "attention of another kind than a fresh one for this model")
+    return made

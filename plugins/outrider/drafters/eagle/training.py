@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from outrider.core.target.spec import AttentionSpec
+from outrider.core.train import taken
 from outrider.core.train.parts import Mlp, Norm, Projections, Turn, soft_loss, start, turns, wide
 from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
@@ -30,7 +31,7 @@ from outrider.core.train.words import Words, frequent
 
 from .first import FirstTrainee
 from .format import default_states
-from .sizes import inner_of, mixer_of
+from .sizes import inner_of, mixer_like, mixer_of, opened
 
 STATES = 3
 SLOW = 0.1  # of the rate, for output rows: they are good already
@@ -125,6 +126,22 @@ class EagleTrainee(nn.Module):
         loss = torch.stack([weight * one for weight, one in zip(weights, losses, strict=True)]).sum() / sum(weights)
         loss.backward()
         return {"loss": float(loss.detach())} | {f"right_{step + 1}": float(share) for step, share in enumerate(right)}
+
+    def load(self, folder: Path) -> None:
+        """As `Continuing`."""
+        with opened(folder, self._teacher.info, 3) as (container, read):
+            if container.norm_before_residual or container.norm_output or len(container.spec.layers) > 1:
+                raise taken.refused(container.name, "a layer of another kind")
+            states = container.states(self._teacher.info)
+            if len(states) != STATES:
+                raise taken.refused(container.name, f"{len(states)} states of the target")
+            self.midlayer.self_attn.spec = mixer_like(self.midlayer.self_attn.spec, container)
+            names = {name: part for name, part in self.named_parameters() if not name.startswith("head.")}
+            taken.put(container.name, {name.replace("midlayer.", "layers.0."): names[name] for name in names}, read)
+            self.states = (*states, self._teacher.info.layers)
+            offsets = read("d2t")
+            ids = None if offsets is None else offsets + torch.arange(len(offsets))
+            self.head = taken.words_of(self._teacher, ids, read("lm_head.weight"), learnt=self.settings.head)
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """As EAGLE-3's authors publish it, in bf16; without `whole` output rows that are the target's are left out."""

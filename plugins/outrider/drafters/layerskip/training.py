@@ -50,6 +50,8 @@ class Settings(msgspec.Struct, kw_only=True):
 class LayerSkipTrainee(nn.Module):
     """A copy of the target."""
 
+    joint = True
+
     def __init__(self, teacher: Teacher, settings: Settings) -> None:
         super().__init__()
         count = teacher.info.layers

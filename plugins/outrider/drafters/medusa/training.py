@@ -21,13 +21,14 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from outrider.core.train import lean
+from outrider.core.train import lean, taken
 from outrider.core.train.ground import Joint
 from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Sayings, Words, frequent
 
 from . import OWN
+from .format import MedusaFiles, open_heads
 
 if TYPE_CHECKING:
     from outrider.core.target.model import TargetModel
@@ -116,13 +117,32 @@ class MedusaTrainee(nn.Module):
                 tensors[f"{head}.1.weight"] = _kept(self.output())
         return tensors
 
+    def load(self, folder: Path) -> None:
+        """As `Continuing`."""
+        files = open_heads(folder)
+        try:
+            if not isinstance(files, MedusaFiles) or files.layers != 1:
+                raise taken.refused(folder.name, "heads of another kind than Medusa's with one layer")
+            taken.same(folder.name, {"heads": (files.heads, self.settings.heads)})
+            everywhere = torch.arange(self._teacher.info.vocab)
+            for head, block in enumerate(self.blocks):
+                at = f"{files.block(head, 0)}.linear."
+                taken.put(folder.name, {at + name: part for name, part in block.named_parameters()}, files.load)
+                rows = None if files.tied else files.load(f"{files.out(head)}.weight")
+                if len(self.rows) and rows is not None:
+                    taken.put(folder.name, {f"{files.out(head)}.weight": self.rows[head]}, files.load)
+                elif rows is not None and not taken.tied(self._teacher, everywhere, rows):
+                    taken.same(folder.name, {"head": (True, False)})
+        finally:
+            files.close()
+
     def output(self) -> Tensor:
         """Rows [V, d] of the target's output layer."""
         return self.head.output
 
     def config(self, *, whole: bool) -> dict[str, object]:
         """What a config says of the heads."""
-        told = {"medusa_num_heads": self.settings.heads, "medusa_num_layers": 1}
+        told: dict[str, object] = {"medusa_num_heads": self.settings.heads, "medusa_num_layers": 1}
         return told if whole or len(self.rows) else told | {"tied_to_target": True}
 
     def _logits(self, head: int, z: Tensor) -> Tensor:
@@ -138,6 +158,8 @@ class MedusaTrainee(nn.Module):
 
 class JointTrainee(MedusaTrainee):
     """Medusa-2: the target learns with the heads. Loss: the target's own and a share of the heads', which grows at first."""
+
+    joint = True
 
     def __init__(self, teacher: Teacher, settings: Settings, words: Tensor) -> None:
         super().__init__(teacher, settings, words)

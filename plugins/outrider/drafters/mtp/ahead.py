@@ -19,15 +19,16 @@ from torch import Tensor, nn
 
 from outrider.core.errors import ModelError
 from outrider.core.target.spec import TargetSpec
-from outrider.core.train import export, lean
+from outrider.core.train import export, lean, taken
 from outrider.core.train.decoder import Along, Layer, obstacle
 from outrider.core.train.ground import Frozen, Joint
 from outrider.core.train.parts import Norm, start
 from outrider.core.train.recipe import Batch, Text
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Said, Sayings
+from outrider.core.weights.checkpoint import open_checkpoint
 
-from .layout import deepseek
+from .layout import deepseek, find
 from .learning import Learner, Losses
 from .size import extended
 
@@ -69,8 +70,9 @@ class AheadTrainee(Learner):
                 f"{teacher.info.name} has {found}, and its prediction layers would too; those are not trained here.",
                 "Train medusa instead, or mtp with --option kind=parallel.",
             )
-        self.depths = nn.ModuleList(Depth(spec, first + index) for index in range(count))
-        start(self.depths, luck, count)
+        self.depths = [Depth(spec, first + index) for index in range(count)]
+        self.held = nn.ModuleList(self.depths)
+        start(self.held, luck, count)
         if settings.first:
             for part in [part for depth in self.depths[1:] for part in depth.parameters()]:
                 nn.init.zeros_(part)
@@ -94,7 +96,6 @@ class AheadTrainee(Learner):
         if done < self.settings.first:
             return 1
         for depth in self.depths[1:]:
-            assert isinstance(depth, Depth)
             if not bool(depth.eh_proj.weight.any()):
                 depth.load_state_dict(self.depths[0].state_dict())
         return len(self.depths)
@@ -115,6 +116,25 @@ class AheadTrainee(Learner):
                 return
             here = torch.full_like(ids, -1).index_put((rows,), torch.arange(len(rows), device=ids.device))
             yield said, state[here[said.rows]]
+
+    def load(self, folder: Path) -> None:
+        """As `Continuing`; layers that are not there begin as copies of the first."""
+        checkpoint = open_checkpoint(folder)
+        try:
+            names, first = frozenset(checkpoint.names()), self._teacher.info.layers
+            layout = find(names, first)
+            if layout is None or "eh_proj" not in layout.mix:
+                raise taken.refused(folder.name, "no prediction layer, or one in another layout than DeepSeek's,")
+            if layout.count > len(self.depths):
+                taken.same(folder.name, {"depths": (layout.count, len(self.depths))})
+            for index, depth in enumerate(self.depths[: layout.count]):
+                at = f"{layout.prefix}layers.{first + index}."
+                parts = {at + published(name): part for name, part in depth.state_dict().items()}
+                taken.put(folder.name, parts, lambda name: checkpoint.load(name) if name in names else None)
+            for depth in self.depths[layout.count :]:
+                depth.load_state_dict(self.depths[0].state_dict())
+        finally:
+            checkpoint.close()
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """As further layers of the model: beside its config and tokenizer, jointly in the model itself.
@@ -138,7 +158,6 @@ class AheadTrainee(Learner):
         """All weights under their published names."""
         made: dict[str, Tensor] = {}
         for index, depth in enumerate(self.depths):
-            assert isinstance(depth, Depth)
             known = depth if bool(depth.eh_proj.weight.any()) else self.depths[0]
             at = f"{PREFIX}layers.{self._teacher.info.layers + index}."
             made |= {at + published(name): part for name, part in known.state_dict().items()}

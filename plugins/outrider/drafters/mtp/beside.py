@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from outrider.core.errors import ModelError
 from outrider.core.target.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
-from outrider.core.train import lean
+from outrider.core.train import lean, taken
 from outrider.core.train.decoder import Along, Layer
 from outrider.core.train.ground import Frozen, Joint
 from outrider.core.train.parts import start
@@ -28,7 +28,8 @@ from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Said, Sayings
 
-from .layout import META
+from .heads import read_heads
+from .layout import META, read_settings
 from .learning import Learner, Losses
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ class BesideTrainee(Learner):
     ) -> None:
         super().__init__(settings, ground)
         self._teacher, self._spec = teacher, spec
-        self.heads = nn.ModuleList(Layer(spec, index) for index in range(settings.depths))
-        start(self.heads, luck, settings.depths)
+        self.heads = [Layer(spec, index) for index in range(settings.depths)]
+        self.held = nn.ModuleList(self.heads)
+        start(self.held, luck, settings.depths)
 
     def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
         """As `Trainee`, a head at a time."""
@@ -82,6 +84,19 @@ class BesideTrainee(Learner):
             said = sayings.ahead(1 + depth)
             if len(said.rows):
                 yield depth, said, self.ground.normed(head(state, along)[said.rows])
+
+    def load(self, folder: Path) -> None:
+        """As `Continuing`."""
+        told, own, size = read_settings(folder), self._params(), self._mixer.head_dim
+        sizes = ("n_heads", "n_kv_heads", "rope_theta", "norm_eps")
+        if {name: told.get(name, own[name]) for name in ("dim", *sizes)} != {name: own[name] for name in ("dim", *sizes)}:
+            raise taken.refused(folder.name, "heads of other sizes than fresh ones for this model")
+        taken.same(folder.name, {"depths": (told["n_future_tokens"] - 1, len(self.heads))})
+        stored = read_heads(folder)
+        found = {name: halves(name, part, size) for name, part in stored.items()}
+        for index, head in enumerate(self.heads):
+            at = f"model.layers.{index}."
+            taken.put(folder.name, {at + name: part for name, part in head.state_dict().items()}, found.get)
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """In Meta's names, the heads alone; jointly beside the model in its own file. `whole`: with a llama's trunk."""

@@ -159,7 +159,7 @@ class _Meta:
 def load(target: Target, path: Path) -> Heads:
     """The heads of the folder at `path`. Raises ModelError, BrokenFileError."""
     settings = read_settings(path)
-    tensors = _tensors(path)
+    tensors = read_heads(path)
     count = len({name.split(".")[2] for name in tensors})
     if not tensors or count != settings["n_future_tokens"] - 1:
         raise ModelError(
@@ -176,7 +176,7 @@ def _build(target: Target, checkpoint: Any, spec: TargetSpec) -> Heads:
     return Heads(target, blocks, spec, tables(spec, target.context + SLACK, target.dtype, target.device))
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def read_heads(path: Path) -> dict[str, Tensor]:
     """The tensors of all heads under a llama's names; of a pickle only where there are no safetensors. Raises ModelError."""
     found = sorted(path.glob("*.safetensors")) or sorted(path.glob("consolidated*.pth"))
     if len(found) != 1:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from outrider.core.errors import ModelError
 from outrider.core.train.ground import Frozen, Joint
 from outrider.core.train.recipe import Batch
 from outrider.core.train.words import Said
@@ -31,9 +32,16 @@ class Learner(nn.Module):
         own = list(self.ground.parameters())
         return [(layers, 1.0), *([(own, self.settings.rate)] if own else [])]
 
-    def target_now(self) -> TargetModel | None:
-        """The target, if it learns as well."""
-        return self.ground.now() if isinstance(self.ground, Joint) else None
+    @property
+    def joint(self) -> bool:
+        """Whether the target learns as well."""
+        return isinstance(self.ground, Joint)
+
+    def target_now(self) -> TargetModel:
+        """The target with what it has learnt. Raises ModelError where it stays as it is."""
+        if not isinstance(self.ground, Joint):
+            raise ModelError("The target does not learn in this run.")
+        return self.ground.now()
 
 
 class Losses:
