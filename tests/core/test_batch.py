@@ -28,7 +28,8 @@ from outrider.core.protocol import (
     Sampling,
     Step,
 )
-from outrider.core.sample import Settings
+from outrider.core.sample import Sampler, Settings
+from outrider.core.sample import together as drawn_together
 from outrider.core.target.model import TargetModel
 from outrider.core.target.state import Cache
 from outrider.core.weights.library import resolve
@@ -106,6 +107,24 @@ def test_each_text_is_its_own(settings: Settings, at_once: int | None) -> None:
     assert got[1].accepted == 0 < got[1].proposed
     assert 0 < got[2].accepted < got[2].proposed
     assert got[4].proposed == 0 and got[4].drafters == {"none": got[4].passes}
+
+
+def test_answers_that_nobody_drafts_for_are_drawn_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = [Settings(temperature=t, top_k=k, top_p=1.0) for t, k in ((0.7, 5), (1.3, 5), (0.0, 5), (1.0, 9), (1.0, 0))]
+    orders = [order(number, kinds[number % 5], seed=number) for number in range(6)]
+    drawn: list[int] = []
+
+    def counted(logits: torch.Tensor, samplers: Sequence[Sampler], positions: Sequence[int]) -> list[int]:
+        drawn.append(len(samplers))
+        return drawn_together(logits, samplers, positions)
+
+    monkeypatch.setattr(batch, "together", counted)
+    got = together(orders, [None] * 6)
+    assert max(drawn) == 3
+    want = [alone(one) for one in orders]
+    assert [report.token_ids for report in got] == [report.token_ids for report in want]
+    assert {report.kinds for report in got} == {report.kinds for report in want}
+    assert [report.passes for report in got] == [report.passes for report in want]
 
 
 def test_numbers_are_those_of_an_answer_alone() -> None:

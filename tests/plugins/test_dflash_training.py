@@ -70,11 +70,12 @@ def dspark(trainee: DFlashTrainee, x: Tensor, before: int, law: Tensor) -> Tenso
     return -0.1 * (law * logits.log_softmax(0)).sum() + 0.9 * apart + doubt
 
 
-@pytest.mark.parametrize("kind", ["dflash", "dspark"])
-def test_the_loss_and_its_gradients_are_those_of_the_formula(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "first"), [("dflash", 1), ("dflash", 0), ("dspark", 0), ("dspark", 1)])
+def test_the_loss_and_its_gradients_are_those_of_the_formula(kind: str, first: int) -> None:
+    """`first`: slot that drafts first."""
     teacher = pupils.teacher()
     texts = pupils.texts(teacher, 2, length=14)
-    trainee = fresh(teacher, texts, kind=kind, rank=6).double()
+    trainee = fresh(teacher, texts, kind=kind, rank=6, from_anchor=not first).double()
     if trainee.markov_head is not None and trainee.confidence_head is not None:
         luck = torch.Generator().manual_seed(2)
         for part in (trainee.markov_head.markov_w2, trainee.confidence_head.proj):
@@ -91,11 +92,11 @@ def test_the_loss_and_its_gradients_are_those_of_the_formula(kind: str) -> None:
     total, weights = torch.zeros((), dtype=torch.float64), 0.0
     for anchor in (anchors - text.start).tolist():
         x = plainly(trainee, states, own.ids, anchor)
-        for slot in range(1, 4):
-            place = anchor + slot - 1
+        for slot in range(first, 4):
+            place = anchor + slot - first
             if place > len(own.ids) - 2 or not bool(trainee.head.known[whole[place].argmax()]):
                 continue
-            weight = math.exp(-(slot - 1) / 4.0)
+            weight = math.exp(-(slot - first) / 4.0)
             law = whole[place][trainee.head.words].softmax(0)
             if kind == "dspark":
                 total = total + weight * dspark(trainee, x[slot], own.ids[place], law)

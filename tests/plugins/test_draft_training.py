@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from outrider.core.train import decoder as decoders
 from outrider.core.train.answers import Kept
 from outrider.core.train.loop import Loop, Schedule
 from outrider.core.train.paper import ride
-from outrider.core.train.recipe import Batch, Changing, Labeller, Text
+from outrider.core.train.recipe import Batch, Changing, Continuing, Labeller, Text
 from outrider.core.train.states import States, nbytes
 from outrider.core.train.teacher import Teacher
 from outrider.core.weights.checkpoint import open_checkpoint
@@ -204,12 +205,14 @@ def test_the_target_is_trained_along(teacher: Teacher, tmp_path: Path, monkeypat
     for name, part in trainee.target.named_parameters():  # and that learns from the text alone
         torch.testing.assert_close(found[f"target.{name}"], part.grad, atol=1e-6, rtol=1e-4)
     assert isinstance(trainee, Changing)
+    assert trainee.joint
     changed = trainee.target_now()
-    assert changed is not None
     with torch.no_grad():
         said = trainee.target.logits(trainee.target(batch.ids[:14], [Text(0, 0, 14)]).last)
     torch.testing.assert_close(changed.forward(batch.ids[:14].tolist()).logits, said, atol=1e-5, rtol=1e-5)
-    assert offline.target_now() is None
+    assert not offline.joint
+    with pytest.raises(ModelError, match="stays as it is"):
+        offline.target_now()
     trainee.save(tmp_path / "out", whole=False)
     assert pupils.from_disk(tmp_path / "out" / "target").info.layers == 6
     assert pupils.from_disk(tmp_path / "out").info.layers == 2
@@ -236,6 +239,20 @@ def test_frozen_tables_stay(teacher: Teacher) -> None:
     assert not kept & found.keys()
 
 
+def test_a_student_that_is_there_is_gone_on_with(teacher: Teacher, tmp_path: Path) -> None:
+    first, second = fresh(teacher, layers=2), fresh(teacher, layers=2)
+    with torch.no_grad():
+        for part in first.parameters():
+            part.mul_(0.5)
+    first.save(tmp_path / "one", whole=False)
+    assert isinstance(second, Continuing)
+    second.load(tmp_path / "one")
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one.bfloat16().float(), other)
+    with pytest.raises(UsageError, match="of another size"):
+        fresh(teacher, layers=3).load(tmp_path / "one")
+
+
 @pytest.mark.parametrize("stop", [2, 5])
 def test_a_stopped_run_comes_to_the_same_weights(teacher: Teacher, tmp_path: Path, stop: int) -> None:
     """Also where the student has begun to answer itself."""
@@ -257,7 +274,11 @@ def test_a_stopped_run_comes_to_the_same_weights(teacher: Teacher, tmp_path: Pat
     rest.run(quiet, lambda: False)
     for one, other in zip(whole.module.parameters(), rest.module.parameters(), strict=True):
         assert torch.equal(one, other)
-    assert (tmp_path / "whole" / "log.jsonl").read_text() == (tmp_path / "cut" / "log.jsonl").read_text()
+    lines = (tmp_path / "whole" / "log.jsonl").read_text()
+    assert lines == (tmp_path / "cut" / "log.jsonl").read_text()
+    own = [json.loads(line)["own"] for line in lines.splitlines()]
+    assert own[:4] == [0.0] * 4
+    assert 1.0 in own[4:]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Training to exit early: losses behind all exits are the paper's formula, layers are left out as it says, a toy's drafts get better."""
+"""Training to exit early: losses behind exits are the paper's, layers are left out as it says, a toy's drafts get better."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from outrider.core import registry
 from outrider.core.answer import Conversation
-from outrider.core.errors import ModelError, UsageError
+from outrider.core.errors import UsageError
 from outrider.core.train.answers import Kept
 from outrider.core.train.loop import Loop, Schedule
 from outrider.core.train.recipe import Changing

@@ -45,7 +45,9 @@ def summed(trainee: AheadTrainee | BesideTrainee, found: list[list[Tensor]]) -> 
     return torch.stack([weight * mean for weight, mean in zip(weights, means, strict=True)]).sum() / sum(weights)
 
 
-def asked(trainee: AheadTrainee | BesideTrainee, teacher: Teacher, text: Kept, read: Sequence[Tensor]) -> list[list[Tensor]]:
+def asked(
+    trainee: AheadTrainee | BesideTrainee, teacher: Teacher, text: Kept, read: Sequence[Tensor]
+) -> list[list[Tensor]]:
     """Losses of each depth, from what its head reads of each row [rows, d]."""
     words = trainee.ground.words
     whole = teacher.norm(teacher.read(text.ids, trainee.states)[:, -1]).double() @ words.output.t()
@@ -144,7 +146,9 @@ def test_what_turns_together_stands_together_in_a_file_of_heads() -> None:
     assert all(torch.equal(back[name], part) for name, part in weights.items())
 
 
-def learnt(trainee: AheadTrainee | BesideTrainee, teacher: Teacher, texts: Sequence[Kept], folder: Path, steps: int) -> None:
+def learnt(
+    trainee: AheadTrainee | BesideTrainee, teacher: Teacher, texts: Sequence[Kept], folder: Path, steps: int
+) -> None:
     states = States(teacher, texts, trainee.states, None)
     schedule = Schedule(steps=steps, tokens=256, rate=5e-3)
     Loop(trainee, states, schedule, folder).run(lambda step, figures: None, lambda: False)

@@ -21,6 +21,7 @@ from .policy import LADDER, Policy
 from .protocol import Done, Event, Notice, Report
 from .registry import Rider
 from .rounds import Round, Rounds
+from .sample import together
 from .target.batched import Batched, Share, state_bytes
 from .target.decoder import Pass
 from .target.model import SLACK, TargetModel
@@ -105,12 +106,12 @@ class _Seat(Answer):
         states = self.rider.needs.hidden if self.rider is not None and listening else ()
         return Share([self.talk.tokens[-1], *guess.tokens], self.cache, None if guess.line else guess.parents, states)
 
-    def settle(self, result: Pass, verify_s: float) -> Round:
-        """Accept and tell; `verify_s`: its share of the pass."""
-        assert self.cache is not None and self._rounds is not None
+    def settle(self, result: Pass, verify_s: float, token: int | None = None) -> Round:
+        """Accept and tell; `verify_s`: its share of the pass; `token`: what it drew behind the root, if it drafts nothing."""
+        assert self.cache is not None
         began = time.perf_counter()
         with self._target.standing(self.cache):
-            done = self._rounds.settle(self.rider, *self.proposal, result)
+            done = self._plain(result, token) if token is not None else self._judged(result)
         done.asked, done.draft_s = self._asked, self._draft_s
         done.verify_s = verify_s + done.verify_s - began
         self._count(done)
@@ -118,6 +119,15 @@ class _Seat(Answer):
         self._since = time.perf_counter()
         self._close_full()
         return done
+
+    def _judged(self, result: Pass) -> Round:
+        assert self._rounds is not None
+        return self._rounds.settle(self.rider, *self.proposal, result)
+
+    def _plain(self, result: Pass, token: int) -> Round:
+        self._target.commit(len(self.talk.tokens), [0])
+        self.talk.tokens.append(token)
+        return Round([token], "P", 0, 0, "none", Guess([]), [], result.logits, verify_s=time.perf_counter())
 
     def leave(self) -> None:
         """Give states and drafter back."""
@@ -208,8 +218,9 @@ class Batch:
         passes = self._decoder.together(shares)
         spent, rows = time.perf_counter() - began, sum(len(share.ids) for share in shares)
         self._pace.passed(rows, spent)
+        drawn = _drawn(live, passes)
         for seat, share, result in zip(live, shares, passes, strict=True):
-            done = seat.settle(result, spent * len(share.ids) / rows)
+            done = seat.settle(result, spent * len(share.ids) / rows, drawn.get(id(seat)))
             if done.confidence and done.guess.line:
                 self._pace.judged(seat.who, done.confidence, done.accepted)
             if done.asked:
@@ -231,6 +242,22 @@ class Batch:
         report = seat.report()
         self._say(Done(request=seat.order.request, finish=report.finish, report=report))
         return True
+
+
+def _drawn(live: Sequence[_Seat], passes: Sequence[Pass]) -> dict[int, int]:
+    """The tokens of seats that nobody drafts for, as far as they can be drawn together, by the seat's identity."""
+    made: dict[int, int] = {}
+    alike: dict[int, list[tuple[_Seat, Pass]]] = {}
+    for seat, result in zip(live, passes, strict=True):
+        simple = seat.rider is None and seat.order.rule == "match"
+        kept = seat.sampler.plain(result.logits.shape[-1]) if simple else None
+        if kept is not None:
+            alike.setdefault(kept, []).append((seat, result))
+    for some in alike.values():
+        logits = torch.cat([result.logits for _, result in some])  # [R, V]
+        samplers, positions = [seat.sampler for seat, _ in some], [len(seat.talk.tokens) for seat, _ in some]
+        made |= zip(map(id, (seat for seat, _ in some)), together(logits, samplers, positions), strict=True)
+    return made
 
 
 def room(order: Order, target: TargetModel) -> int:

@@ -1,6 +1,6 @@
 """Logits -> distribution -> token, once for everybody: target and drafter, drafted and plain, greedy and sampled.
 
-`Picks` makes a drafter's chain of it.
+`together` draws for several answers at once, `Picks` makes a drafter's chain of it.
 
 Order: repeat, presence and frequency penalties, logit bias, temperature, top-k, top-p, min-p. The repeat penalty counts
 the whole context, the other two the answer only; tokens of a draft count for the rows behind them.
@@ -73,6 +73,14 @@ class Sampler:
         """Temperature 0 and nothing that changes logits: argmax of the raw rows."""
         s = self.settings
         return s.temperature == 0 and not s.penalised and not s.logit_bias
+
+    def plain(self, vocab: int) -> int | None:
+        """How many of `vocab` tokens it draws from where only the likeliest are kept, 0 where it is greedy; None: other rules."""
+        s = self.settings
+        if self.greedy:
+            return 0
+        ruled = s.penalised or s.logit_bias or s.top_p < 1 or s.min_p > 0 or s.temperature == 0
+        return s.top_k if 0 < s.top_k < vocab and not ruled else None
 
     def commit(self, tokens: Sequence[int]) -> None:
         """These tokens were emitted; later rows are penalised for them."""
@@ -188,6 +196,30 @@ def greedy_rows(logits: Tensor) -> Tensor:
 def certainty(logits: Tensor) -> Tensor:
     """[..., V] -> [...] the share of each row's best id, 0 to 1; not finite where a row is no numbers."""
     return logits.softmax(-1, dtype=torch.float32).amax(-1)
+
+
+def together(logits: Tensor, samplers: Sequence[Sampler], positions: Sequence[int]) -> list[int]:
+    """The tokens of several answers, each as its own sampler draws it: logits [R, V], a row and a position for each.
+
+    All samplers are `plain`. Raises ModelError for logits that are not finite.
+    """
+    made = torch.empty(len(samplers), dtype=torch.int64, device=logits.device)
+    greedy = [row for row, sampler in enumerate(samplers) if sampler.greedy]
+    drawing = [row for row, sampler in enumerate(samplers) if not sampler.greedy]
+    if greedy:
+        made[greedy] = greedy_rows(logits if not drawing else logits[greedy])
+    if drawing:
+        some = [samplers[row] for row in drawing]
+        x, ids = (logits if not greedy else logits[drawing]).topk(some[0].settings.top_k)  # [r, k], best first
+        if not bool(x[:, 0].isfinite().all()):
+            raise ModelError("The model's output is not a number.", "Try --dtype fp32 or bf16.")
+        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        x = (x / x.new_tensor([sampler.settings.temperature for sampler in some])[:, None]).double()
+        keys = torch.tensor([sampler.noise.key("target") for sampler in some], device=x.device)
+        places = torch.tensor([positions[row] for row in drawing], device=x.device)
+        x += gumbel(Noise.uniform_at(keys[:, None], places[:, None], ids))
+        made[drawing] = ids.gather(1, x.argmax(-1, keepdim=True))[:, 0]
+    return made.tolist()
 
 
 class Picks:

@@ -7,6 +7,8 @@ much more than prose.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +27,7 @@ RATE = 300  # tokens a second
 TOKENS = 1000
 BUDGET, SLOW = 1.2, 3.0  # CPU seconds per 1,000 tokens; how much slower a machine may be than the one that was measured
 BUSY = 6.0  # what other programs on the same cores make of the cost of a frame
-TICK, ECHO, IDLE = 0.025, 0.05, 0.01
+TICK, ECHO, IDLE, HELP = 0.025, 0.05, 0.01, 0.2
 
 CHAT = """
 import json, sys
@@ -105,6 +107,21 @@ def test_keys_show_at_once_while_a_reply_comes_and_idling_costs_nothing(tmp_path
         assert "writing" in terminal.screen.text()
         assert median(spent) <= SLOW * ECHO
         assert idle <= SLOW * IDLE
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("word", ["--help", "run --help", "--version"])
+def test_help_is_there_at_once(word: str) -> None:
+    program = "import sys; from outrider.app.cli import main; sys.exit(main())"
+    spent = []
+    for _ in range(3):
+        child = subprocess.Popen([sys.executable, "-c", program, *word.split()], stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0
+        spent.append(used.ru_utime + used.ru_stime)
+    print(f"{word}: {min(spent):.2f} s CPU")
+    assert min(spent) <= SLOW * HELP
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -146,12 +146,10 @@ async def test_f4_switches_all_marks_at_once(ride: Any) -> None:
         assert marks()
         for words in ("Marks passes", "Marks corrections", "Marks confidence", "Marks off"):
             await chat.pilot.press("f4")
-            await chat.pilot.pause()
-            assert words in chat.status
-        assert not marks().replace("/", "")
+            await chat.until(lambda words=words: words in chat.status)
+        await chat.until(lambda: not marks().replace("/", ""))
         await chat.pilot.press("f4")
-        await chat.pilot.pause()
-        assert marks()
+        await chat.until(marks)
         await chat.pilot.press("escape")
         await chat.ready()
 
@@ -200,8 +198,8 @@ async def test_second_stop_ends_an_engine_that_does_not_answer(ride: Any, monkey
         await writing(chat)
         os.kill(chat.session.client.pid, signal.SIGSTOP)
         await chat.pilot.press("escape")
-        assert chat.session.state is State.STOPPING and "stopping" in chat.status
-        await asyncio.sleep(0.1)
+        await chat.until(lambda: chat.session.state is State.STOPPING and "stopping" in chat.status)
+        await asyncio.sleep(0.1)  # the deaf one is given longer than `_DEAF`
         await chat.pilot.press("escape")
         await chat.until(lambda: chat.cards)
         await chat.ready()

@@ -271,6 +271,10 @@ class Fake:
         measured = {"texts": 5, "tokens_per_pass": 1.62, "by_depth": [0.5, 0.25]}
         data = {"method": order.method, "folder": order.folder, "drafter": f"{order.folder}/drafter", "texts": 40}
         data |= {"tokens": 6000, "steps": 8, "loss": 1.25, "parameters": 123456, "measured": measured, "seconds": {}}
+        if order.continue_from is not None:
+            near = [{"context": 256, "rounds": 9, "tokens_per_pass": 1.5}]
+            data["before"] = {"texts": 5, "tokens_per_pass": 1.5, "by_depth": [], "by_context": near}
+            measured["by_context"] = [{**near[0], "tokens_per_pass": 1.6}, {**near[0], "context": 512}]
         kept = "worse" in order.options
         data |= {"place": "" if kept else "/data/drafters/m-eagle", "rival": "/data/drafters/m-eagle"}
         data |= {"rival_measured": {"texts": 5, "tokens_per_pass": 1.71 if kept else 1.5, "by_depth": []}}

@@ -77,6 +77,14 @@ def test_one_that_is_better_stays(outrider, tmp_path):
     assert json.loads((tmp_path / "r.json").read_text())["rival_measured"]["tokens_per_pass"] == 1.71
 
 
+def test_going_on_from_a_drafter(outrider, home, tmp_path):
+    done = outrider("train", "eagle", "--continue-from", str(tmp_path), "--context", "4096")
+    order = home.requests("Train")[0]["order"]
+    assert (order["continue_from"], order["longest"]) == (str(tmp_path), 4096)
+    assert "The one that it went on from: 1.50 tokens a pass on the same texts\n" in done.out
+    assert "  up to    256 tokens before: 1.50, now 1.60\n" in done.out and "512" not in done.out
+
+
 def test_failures(outrider, home, tmp_path):
     done = outrider("train", "eagle", "-m", "fails")
     assert (done.code, done.out) == (1, "")

@@ -39,7 +39,9 @@ def train(engine: Engine, toy: Path, method: str, folder: Path, resume: bool = F
     told = {"answer_tokens": 12, "epochs": 1.0, "step_tokens": 60, "threads": 1} | more
     order = TrainOrder(method=method, folder=str(folder), options=options, **told)
     given = [TrainPrompt(messages=[Message("user", f"{WORDS[n % 8]}{WORDS[n // 8]}")]) for n in range(22)]
-    request = Train(id=1, order=order, model=ModelChoice(model=str(toy)), prompts=[] if resume else given, resume=resume)
+    request = Train(
+        id=1, order=order, model=ModelChoice(model=str(toy)), prompts=[] if resume else given, resume=resume
+    )
     made = course.run(engine, request, lambda event: None, lambda: False)
     return msgspec.convert(made, course.Trained)
 
@@ -48,9 +50,9 @@ def train(engine: Engine, toy: Path, method: str, folder: Path, resume: bool = F
     ("method", "options"),
     [
         ("eagle", {"version": 1}),
-        ("dflash", {"kind": "dspark", "layers": 1, "states": 2, "block": 4, "rank": 8}),
+        pytest.param("dflash", {"kind": "dspark", "layers": 1, "states": 2, "block": 4}, marks=pytest.mark.thorough),
         ("mtp", {"depths": 2}),
-        ("mtp", {"depths": 2, "kind": "parallel"}),
+        pytest.param("mtp", {"depths": 2, "kind": "parallel"}, marks=pytest.mark.thorough),
     ],
 )
 def test_a_run_gives_a_drafter(engine: Engine, toy: Path, tmp_path: Path, method: str, options: dict[str, Any]) -> None:
@@ -64,8 +66,8 @@ def test_a_run_gives_a_drafter(engine: Engine, toy: Path, tmp_path: Path, method
     ("method", "options"),
     [
         ("medusa", {"heads": 2, "joint": True}),
-        ("mtp", {"depths": 2, "joint": True}),
-        ("mtp", {"depths": 2, "joint": True, "kind": "parallel"}),
+        pytest.param("mtp", {"depths": 2, "joint": True}, marks=pytest.mark.thorough),
+        pytest.param("mtp", {"depths": 2, "joint": True, "kind": "parallel"}, marks=pytest.mark.thorough),
         ("layerskip", {"exit": 2}),
     ],
 )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outrider.app import render
-from outrider.app.aside import Aside
 from outrider.app.chat.problem import Problem
 from outrider.app.chat.status import Chip
-from outrider.app.client import EngineClient, EngineError
+from outrider.app.client import EngineError
 from outrider.app.commands import _runs, _training
 from outrider.core import protocol
 from outrider.core.protocol import DrafterRow, Notice, Progress, TrainOrder
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from outrider.app.chat.screen import ChatScreen
 
 BUDGETS = (600.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0)  # seconds
-_PATIENCE = 120.0  # seconds that a stage may take to come to a place where it can be stopped
 
 
 class Way(Enum):
@@ -29,7 +27,6 @@ class Way(Enum):
 
     NONE = "none"
     RUNNING = "running"
-    STOPPING = "stopping"
     STOPPED = "stopped"
     DONE = "done"
     FAILED = "failed"
@@ -40,8 +37,7 @@ class Training:
 
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
-        self._aside = Aside(lambda: EngineClient(screen.session.options.command, echo=False))
-        self._number = 0
+        self._task: asyncio.Future[Any] | None = None
         self._chip = ""
         self.way = Way.NONE
         self.method = ""
@@ -85,7 +81,7 @@ class Training:
     @property
     def running(self) -> bool:
         """Whether one runs."""
-        return self.way in (Way.RUNNING, Way.STOPPING)
+        return self.way is Way.RUNNING
 
     # ------------------------------------------------------------------------------------------------ work
 
@@ -109,19 +105,10 @@ class Training:
 
     def stop(self) -> None:
         """End it where it can go on later."""
-        client = self._aside.client
-        if self.way is not Way.RUNNING or client is None:
-            return
-        self.way = Way.STOPPING
-        with contextlib.suppress(EngineError):
-            client.send(protocol.Cancel(id=client.number(), request=self._number))
-        self._changed()
-
-    async def end(self) -> None:
-        """Let go of the process: what was done until its last checkpoint is kept."""
-        if self.running:
-            self.stop()
-        await self._aside.end()
+        if self.running and self._task is not None:
+            self.way = Way.STOPPED
+            self._task.cancel()
+            self._changed()
 
     def _set_off(self, request: protocol.Train) -> None:
         self.way, self.error, self.result, self.notes = Way.RUNNING, None, {}, []
@@ -133,24 +120,28 @@ class Training:
 
     async def _work(self, request: protocol.Train) -> None:
         def numbered(number: int) -> protocol.Request:
-            request.id = self._number = number
+            request.id = number
             return request
 
+        self._task = asyncio.ensure_future(self._screen.session.beside.training.ask(numbered, self._take))
         try:
-            self.result = await self._aside.ask(numbered, self._take)
-        except EngineError as error:
-            stopped = self.way is Way.STOPPING
-            self.way, self.error = (Way.STOPPED, None) if stopped else (Way.FAILED, error)
-            if not stopped:
-                self._screen.stage.complain(Problem.of(f"The training of {self.method} failed", error))
-        except asyncio.CancelledError:
-            self.way = Way.STOPPED
-            raise
-        else:
-            self.way = Way.DONE
-            self._screen.stage.tell(self._told())
+            await asyncio.wait({self._task})
         finally:
-            self._changed()
+            self._task.cancel()
+        self._over(self._task)
+        self._changed()
+
+    def _over(self, task: asyncio.Future[Any]) -> None:
+        if self.way is Way.STOPPED or task.cancelled():
+            self.way = Way.STOPPED
+            return
+        error = task.exception()
+        if isinstance(error, EngineError):
+            self.way, self.error = Way.FAILED, error
+            self._screen.stage.complain(Problem.of(f"The training of {self.method} failed", error))
+            return
+        self.way, self.result = Way.DONE, task.result()
+        self._screen.stage.tell(self._told())
 
     def _take(self, event: protocol.Event) -> None:
         if isinstance(event, Progress):
@@ -171,6 +162,17 @@ class Training:
         return f"The drafter {self.method} is trained{good}.{stays} It lies in {self.result.get('drafter', '')}."
 
     # ------------------------------------------------------------------------------------------------ status
+
+    def quit(self, leave: Callable[[], None]) -> bool:
+        """Ask before a training is cut off. False if none runs, or if this is asked already."""
+        from outrider.app.chat.confirm import ConfirmScreen
+
+        if not self.running or isinstance(self._screen.app.screen, ConfirmScreen):
+            return False
+        question = f"A training runs: {self.method}.\nQuit all the same? It can go on later from where it stands."
+        ask = ConfirmScreen(question, "quits", "stays", also=("ctrl+d",))
+        self._screen.app.push_screen(ask, lambda yes: leave() if yes else None)
+        return True
 
     def chips(self) -> list[Chip]:
         """What the status line says of it."""

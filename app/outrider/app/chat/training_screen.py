@@ -22,7 +22,6 @@ _HEAD = ("METHOD", "FOR THIS MODEL", "TOK/PASS")
 _FITS = {"exact": "made for it", "family": "same family", "any": "any model", "no": "does not fit", "broken": "broken"}
 _NOW = {
     Way.RUNNING: "ctrl+x stops it, and it can go on later. The chat goes on meanwhile, a little slower.",
-    Way.STOPPING: "It stops at the next place from where it can go on.",
     Way.STOPPED: "Stopped. It stands in the list, and can go on.",
 }
 

@@ -50,6 +50,7 @@ Examples:
 
 Nothing is lost on Ctrl-C, a crash or a power cut: --resume goes on, and comes to the same weights."""
 _NEWEST = "newest"  # of the runs of a method
+_LONGEST = protocol.TrainOrder(method="", folder="").longest  # tokens of a text, where nothing is said
 
 
 def _budget(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
@@ -106,6 +107,11 @@ class _Train(click.Command):
 @click.option("--rate", type=click.FloatRange(0, 1, min_open=True), metavar="R", help="Learning rate at its highest.")
 @click.option(
     "--option", "method_options", multiple=True, metavar="NAME=VALUE", callback=_options, help="Of the method."
+)
+@click.option(
+    "--continue-from",
+    metavar="FOLDER",
+    help="Begin with this drafter instead of a fresh one; with --context N it learns from texts of up to N tokens.",
 )
 @click.option("--out", metavar="FOLDER", help="Of the run.  [default: a fresh one in the data folder]")
 @click.option(
@@ -221,6 +227,7 @@ def _request(method: str, options: EngineOptions, told: dict[str, Any]) -> proto
         folder = _runs.stopped(method) if resumed == _NEWEST else _runs.named(resumed)
     else:
         folder = Path(told["out"]).absolute() if told["out"] else _runs.fresh(method, options.model.model)
+    begun = None if told["continue_from"] is None else str(Path(told["continue_from"]).absolute())
     order = protocol.TrainOrder(
         method=method,
         folder=str(folder),
@@ -230,11 +237,13 @@ def _request(method: str, options: EngineOptions, told: dict[str, Any]) -> proto
         epochs=told["epochs"],
         temperature=told["answer_temperature"],
         answer_tokens=told["answer_tokens"],
+        longest=options.model.context or _LONGEST,
         rate=told["rate"],
         seed=options.sampling.seed or 0,
         threads=options.model.threads,
         cache=not told["no_cache"],
         options=told["method_options"],
+        continue_from=begun,
     )
     model = options.model if resumed is None or options.typed("engine.model") else None
     return protocol.Train(id=0, order=order, model=model, prompts=_prompts(told), resume=resumed is not None)
@@ -264,6 +273,7 @@ def _told(data: dict[str, Any], course: _training.Course) -> str:
             f"On {measured['texts']} texts that it has not seen: {measured['tokens_per_pass']:.2f} tokens a pass"
         )
         lines.append(f"Right at depth 1, 2, …: {' '.join(f'{share:.0%}' for share in measured['by_depth'])}")
+        lines += _contexts(measured, data.get("before"))
     if data["place"]:
         than = f", {rival['tokens_per_pass']:.2f} with the one before it" if rival else ""
         lines.append(f"`auto` takes it for this model from now on{than}: {data['place']}")
@@ -276,3 +286,16 @@ def _told(data: dict[str, Any], course: _training.Course) -> str:
         lines.append(f"Its files: {data['drafter']}")
         lines.append(f"Try it: outrider bench --drafter {data['method']} --drafter-weights {data['drafter']}")
     return render.printable("\n".join(lines))
+
+
+def _contexts(measured: dict[str, Any], before: dict[str, Any] | None) -> list[str]:
+    """Tokens a pass by the length of what stands before; of the drafter that it went on from as well, if it did."""
+    if before is None:
+        return []
+    lines = [f"The one that it went on from: {before['tokens_per_pass']:.2f} tokens a pass on the same texts"]
+    earlier = {near["context"]: near["tokens_per_pass"] for near in before.get("by_context", ())}
+    for near in measured.get("by_context", ()):
+        if near["context"] in earlier:
+            then, now = earlier[near["context"]], near["tokens_per_pass"]
+            lines.append(f"  up to {near['context']:>6,} tokens before: {then:.2f}, now {now:.2f}")
+    return lines

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from outrider.core.errors import ModelError, UsageError
+from outrider.core.target.spec import AttentionSpec, RopeSpec
 
 from .teacher import Teacher
 from .words import Words
@@ -16,7 +18,10 @@ OPTIONS = "Give the options that it was made with: --option NAME=VALUE."
 
 
 def put(origin: str, parts: Mapping[str, Tensor], read: Callable[[str], Tensor | None]) -> None:
-    """Fill `parts`, named as the file of `origin` names them. Raises ModelError for what is not there, UsageError for another shape."""
+    """Fill `parts`, named as the file of `origin` names them.
+
+    Raises ModelError for what is not there, UsageError for another shape.
+    """
     for name, part in parts.items():
         found = read(name)
         if found is None:
@@ -33,6 +38,15 @@ def same(origin: str, told: Mapping[str, tuple[object, object]]) -> None:
     for name, (theirs, ours) in told.items():
         if theirs != ours:
             raise UsageError(f"{origin} has {name}={theirs}, and these options say {ours}.", OPTIONS)
+
+
+def attention(origin: str, ours: AttentionSpec, theirs: object) -> AttentionSpec:
+    """Attention of a drafter that is there, whose rope is kept. Raises ModelError if it is not of the kind of a fresh one."""
+    rope = theirs.rope if isinstance(theirs, AttentionSpec) else None
+    made = ours if rope is None else replace(ours, rope=RopeSpec(rope.theta, ours.head_dim))
+    if made != theirs:
+        raise refused(origin, "attention of another kind than a fresh one for this model")
+    return made
 
 
 def refused(origin: str, what: str) -> ModelError:

@@ -1,8 +1,9 @@
 """Training a DFlash draft (arXiv 2602.06036): blocks at random anchors, all of a text in one pass.
 
 A block is an anchor and masks behind it. Its slots see each other and the context before the anchor, of which every layer takes
-keys and values from the target's fused states. Slot j is asked for the token j places behind the anchor. Loss: cross-entropy
-against the target's own law, weighted by exp(-(j - 1) / gamma); as a DSpark draft with what `following` adds.
+keys and values from the target's fused states. Slot j is asked for the token j places behind the anchor, or one more where the
+anchor's slot drafts too. Loss: cross-entropy against the target's own law, weighted by exp(-k / gamma) for token k of a draft,
+from 0; as a DSpark draft with what `following` adds.
 
 Letters: `A` anchors of a text, `B` slots, `C` context rows, `d` width, `P` target states, `H` heads, `h` head size.
 """
@@ -39,6 +40,7 @@ class Settings(msgspec.Struct, kw_only=True):
 
     kind: Literal["dflash", "dspark"] = "dflash"
     rank: int = 64  # of what DSpark adds
+    from_anchor: bool | None = None  # the anchor's slot drafts too; None: as published, DSpark's does
     layers: int = 2
     block: int = 8  # slots, the anchor among them
     states: int = 5  # of the target, evenly over its layers
@@ -51,7 +53,9 @@ class Settings(msgspec.Struct, kw_only=True):
     def __post_init__(self) -> None:
         least = min(self.layers, self.states, self.every, self.rank)
         if least < 1 or not 2 <= self.block <= LONGEST or self.gamma <= 0 or self.words < 0:
-            raise ValueError(f"layers, states, every and rank must be at least 1, block from 2 to {LONGEST}, gamma above 0")
+            raise ValueError(
+                f"layers, states, every and rank must be at least 1, block from 2 to {LONGEST}, gamma above 0"
+            )
 
 
 class Layer(nn.Module):
@@ -83,6 +87,7 @@ class DFlashTrainee(nn.Module):
         self.norm = Norm(d, spec.eps)
         start(self, luck, settings.layers)
         dspark = settings.kind == "dspark"
+        self.from_anchor = dspark if settings.from_anchor is None else settings.from_anchor
         self.markov_head = Markov(teacher.info.vocab, len(words), settings.rank, luck) if dspark else None
         self.confidence_head = Confidence(d + settings.rank) if dspark else None
         self.register_buffer("embedding", teacher.embedding(), persistent=False)  # [V, d]
@@ -112,19 +117,20 @@ class DFlashTrainee(nn.Module):
         """Mean loss of the blocks at `anchors` [A], rows of the batch, and how often their first guess is the target's."""
         places = torch.arange(max(text.answer - 1, text.start), text.end - 1)
         law, held = self.head.law(batch.states[places, -1])
-        slots = torch.arange(1, self.settings.block)  # [B - 1]
-        asked = anchors[:, None] + slots - 1 - places[0]  # [A, B - 1] place whose law slot j is asked for
+        first = 0 if self.from_anchor else 1
+        slots = torch.arange(self.settings.block - first)  # [D] that draft
+        asked = anchors[:, None] + slots - places[0]  # [A, D] place whose law a slot is asked for
         there = asked < len(places)
         asked = asked.clamp(max=len(places) - 1)
-        x = self.slots(batch, text, anchors)[:, 1:]  # [A, B - 1, d]
+        x = self.slots(batch, text, anchors)[:, first:]  # [A, D, d]
         keep = there & held[asked]
-        weights = (keep * torch.exp(-(slots - 1) / self.settings.gamma))[keep]
-        before = batch.ids[(anchors[:, None] + slots - 1).clamp(max=text.end - 1)]  # [A, B - 1]
+        weights = (keep * torch.exp(-slots / self.settings.gamma))[keep]
+        before = batch.ids[(anchors[:, None] + slots).clamp(max=text.end - 1)]  # [A, D]
         each = self._losses(x[keep], before[keep], law[asked[keep]])
         loss = (each * weights).sum() / weights.sum().clamp(min=1e-9)
         with torch.no_grad():
-            first = self._logits(x[:, 0], before[:, 0]).argmax(-1) == law[asked[:, 0]].argmax(-1)
-        return loss, float((first & keep[:, 0]).float().mean())
+            right = self._logits(x[:, 0], before[:, 0]).argmax(-1) == law[asked[:, 0]].argmax(-1)
+        return loss, float((right & keep[:, 0]).float().mean())
 
     def _logits(self, x: Tensor, before: Tensor) -> Tensor:
         """Slots [R, d] behind the tokens `before` [R] -> [R, Vd]."""
@@ -193,7 +199,7 @@ class DFlashTrainee(nn.Module):
             problem = misfit(plan, self._teacher.info)
             if problem is not None:
                 raise ModelError(f"{problem}.", "Name another drafter to go on from.")
-            self._same(plan)
+            self._like(plan)
 
             def read(name: str) -> Tensor | None:
                 stored = plan.prefix + name
@@ -209,21 +215,23 @@ class DFlashTrainee(nn.Module):
         finally:
             checkpoint.close()
 
-    def _same(self, plan: Plan) -> None:
-        """Raises UsageError if a draft that is there was made with other options, ModelError if it is of another kind."""
+    def _like(self, plan: Plan) -> None:
+        """Take over what is no tensor. Raises UsageError for a draft of other options, ModelError for one of another kind."""
         settings, layer = self.settings, self.layers[0]
         assert isinstance(layer, Layer)
         kind = "dflash2" if plan.selector else "dspark" if plan.markov else "dflash"
         told = {"kind": (kind, settings.kind), "block": (plan.block, settings.block)}
         told |= {"states": (len(plan.states), len(self.context_states)), "layers": (len(plan.sights), settings.layers)}
         taken.same(plan.name, told)
-        ours = layer.self_attn.spec
-        for index, sight in enumerate(plan.sights):
-            theirs = plan.spec.layers[index].mixer
-            if sight.causal or sight.window or theirs != ours:
-                raise taken.refused(plan.name, "attention of another kind than a fresh one for this model")
-        if plan.from_anchor or plan.embed_scale != 1.0 or plan.logit_scale != 1.0:
-            raise taken.refused(plan.name, "slots or scales of another kind")
+        if any(sight.causal or sight.window for sight in plan.sights):
+            raise taken.refused(plan.name, "layers whose slots do not see everything")
+        spec = taken.attention(plan.name, layer.self_attn.spec, plan.spec.layers[0].mixer)
+        for one in self.layers:
+            assert isinstance(one, Layer)
+            one.self_attn.spec = spec
+        self.from_anchor = plan.from_anchor
+        if plan.embed_scale != 1.0 or plan.logit_scale != 1.0:
+            raise taken.refused(plan.name, "scales of its own")
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """In the speculators container, bf16; without `whole` output rows that are the target's are left out."""
@@ -263,6 +271,7 @@ class DFlashTrainee(nn.Module):
             "block_size": self.settings.block,
             "mask_token_id": self.mask,
             "num_target_layers": info.layers,
+            "sample_from_anchor": self.from_anchor,
             "torch_dtype": "bfloat16",
         }
         if self.settings.kind == "dspark":
@@ -273,7 +282,6 @@ class DFlashTrainee(nn.Module):
                 "markov_head_type": "vanilla",
                 "enable_confidence_head": True,
                 "confidence_head_with_markov": True,
-                "sample_from_anchor": False,
             }
         made |= {"draft_vocab_size": len(self.head.words)} if self.head.reduced else {}
         return made | ({"tied_to_target": True} if tied and self.head.reduced else {})

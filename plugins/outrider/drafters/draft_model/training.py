@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from outrider.core.errors import ModelError
+from outrider.core.errors import ModelError, UsageError
 from outrider.core.target.linear import Form
 from outrider.core.target.model import TargetModel
 from outrider.core.train import decoder as decoders
@@ -126,9 +126,25 @@ class DraftTrainee(nn.Module):
         )
         return lesson.figures | ({"own": float(own)} if self.settings.own else {})
 
-    def target_now(self) -> TargetModel | None:
+    @property
+    def joint(self) -> bool:
         """As `Changing`."""
-        return None if self.target is None else now(self.target, self._teacher)
+        return self.target is not None
+
+    def target_now(self) -> TargetModel:
+        """As `Changing`."""
+        if self.target is None:
+            raise ModelError("The target stays as it is.", "Set online to let it learn.")
+        return now(self.target, self._teacher)
+
+    def load(self, folder: Path) -> None:
+        """As `Continuing`."""
+        found = decoders.read(folder)
+        if found.spec != self.student.spec:
+            raise UsageError(
+                f"{folder} is of another size than this student.", "Give the options that it was made with."
+            )
+        self.student.load_state_dict(found.state_dict())
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """As a checkpoint of its family, in bf16, whole in any case; the target that was trained along lies in `target/`."""

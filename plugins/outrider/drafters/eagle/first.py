@@ -25,7 +25,7 @@ from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Sayings, Words
 
-from .sizes import inner_of, mixer_like, mixer_of, opened
+from .sizes import inner_of, mixer_of, opened
 
 if TYPE_CHECKING:
     from .training import Settings
@@ -103,9 +103,10 @@ class FirstTrainee(nn.Module):
         with opened(folder, self._teacher.info, 1) as (container, read):
             layer = self.layers[0]
             assert isinstance(layer, Layer)
+            own = layer.self_attn.spec
+            layer.self_attn.spec = taken.attention(container.name, own, container.spec.layers[0].mixer)
             if read("fc.bias") is not None:
-                raise taken.refused(container.name, "a bias")
-            layer.self_attn.spec = mixer_like(layer.self_attn.spec, container)
+                self.fc.bias = nn.Parameter(torch.zeros_like(self.fc.weight[:, 0]))
             taken.put(container.name, dict(self.named_parameters()), read)
 
     def save(self, folder: Path, *, whole: bool) -> None:
@@ -138,7 +139,7 @@ class FirstTrainee(nn.Module):
             "rope_theta": mixer.rope.theta if mixer.rope is not None else 10000.0,
             "max_position_embeddings": self._teacher.spec.context,
             "vocab_size": info.vocab,
-            "bias": False,
+            "bias": self.fc.bias is not None,
             "tie_word_embeddings": False,
             "torch_dtype": "bfloat16",
         }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -39,9 +38,7 @@ def inner_of(teacher: Teacher) -> int:
 
 
 @contextmanager
-def opened(
-    folder: Path, model: ModelInfo, version: int
-) -> Iterator[tuple[Container, Callable[[str], Tensor | None]]]:
+def opened(folder: Path, model: ModelInfo, version: int) -> Iterator[tuple[Container, Callable[[str], Tensor | None]]]:
     """A draft to go on from, and how its tensors are read. Raises ModelError if it is of another kind, or for another model."""
     source = Source(folder)
     try:
@@ -60,14 +57,3 @@ def opened(
         yield container, tensor
     finally:
         source.close()
-
-
-def mixer_like(ours: AttentionSpec, container: Container) -> AttentionSpec:
-    """Attention of the draft that is gone on from, whose rope is kept. Raises ModelError if it is not of our kind."""
-    theirs = container.spec.layers[0].mixer
-    assert isinstance(theirs, AttentionSpec)
-    theta = theirs.rope.theta if theirs.rope is not None else 0.0
-    made = replace(ours, rope=RopeSpec(theta, ours.head_dim))
-    if made != theirs:
-        raise taken.refused(container.name, "attention of another kind than a fresh one for this model")
-    return made

@@ -31,14 +31,14 @@ from outrider.core.train.words import Words, frequent
 
 from .first import FirstTrainee
 from .format import default_states
-from .sizes import inner_of, mixer_like, mixer_of, opened
+from .sizes import inner_of, mixer_of, opened
 
 STATES = 3
 SLOW = 0.1  # of the rate, for output rows: they are good already
 
 
 class Settings(msgspec.Struct, kw_only=True):
-    """What may be said with `--option`. Of version 1: `noise` and `token`; `steps`, `decay`, `layers` and `head` are version 3's."""
+    """What may be said with `--option`; `noise` and `token` for version 1, `steps`, `decay`, `layers` and `head` for 3."""
 
     version: Literal[1, 3] = 3
     words: int = 16384  # of the draft's head (version 1: that the loss looks at); 0: all
@@ -67,6 +67,7 @@ class Layer(nn.Module):
         self.self_attn = Projections(spec, width, 2 * width, eps)
         self.post_attention_layernorm = Norm(width, eps)
         self.mlp = Mlp(width, inner)
+        self.norm_first = False  # the residual takes the normed state
 
     def entry(self, embedded: Tensor, state: Tensor) -> Tensor:
         """What attention reads of rows [R, d]: [R, 2 d]."""
@@ -74,7 +75,7 @@ class Layer(nn.Module):
 
     def rest(self, state: Tensor, mixed: Tensor) -> Tensor:
         """From the heads' output [R, H, h] on."""
-        x = state + self.self_attn.o_proj(mixed.flatten(1))
+        x = (self.hidden_norm(state) if self.norm_first else state) + self.self_attn.o_proj(mixed.flatten(1))
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -130,12 +131,14 @@ class EagleTrainee(nn.Module):
     def load(self, folder: Path) -> None:
         """As `Continuing`."""
         with opened(folder, self._teacher.info, 3) as (container, read):
-            if container.norm_before_residual or container.norm_output or len(container.spec.layers) > 1:
+            if container.norm_output or len(container.spec.layers) > 1:
                 raise taken.refused(container.name, "a layer of another kind")
             states = container.states(self._teacher.info)
             if len(states) != STATES:
                 raise taken.refused(container.name, f"{len(states)} states of the target")
-            self.midlayer.self_attn.spec = mixer_like(self.midlayer.self_attn.spec, container)
+            own = self.midlayer.self_attn.spec
+            self.midlayer.self_attn.spec = taken.attention(container.name, own, container.spec.layers[0].mixer)
+            self.midlayer.norm_first = container.norm_before_residual
             names = {name: part for name, part in self.named_parameters() if not name.startswith("head.")}
             taken.put(container.name, {name.replace("midlayer.", "layers.0."): names[name] for name in names}, read)
             self.states = (*states, self._teacher.info.layers)
@@ -172,6 +175,7 @@ class EagleTrainee(nn.Module):
             "vocab_size": info.vocab,
             "draft_vocab_size": len(self.head.words),
             "eagle_aux_hidden_state_layer_ids": list(self.states[:STATES]),
+            "norm_before_residual": self.midlayer.norm_first,
             "tie_word_embeddings": False,
             "torch_dtype": "bfloat16",
         }

@@ -124,7 +124,7 @@ class AheadTrainee(Learner):
             names, first = frozenset(checkpoint.names()), self._teacher.info.layers
             layout = find(names, first)
             if layout is None or "eh_proj" not in layout.mix:
-                raise taken.refused(folder.name, "no prediction layer, or one in another layout than DeepSeek's,")
+                raise taken.refused(folder.name, "no prediction layer in the layout of DeepSeek")
             if layout.count > len(self.depths):
                 taken.same(folder.name, {"depths": (layout.count, len(self.depths))})
             for index, depth in enumerate(self.depths[: layout.count]):

@@ -89,7 +89,9 @@ class BesideTrainee(Learner):
         """As `Continuing`."""
         told, own, size = read_settings(folder), self._params(), self._mixer.head_dim
         sizes = ("n_heads", "n_kv_heads", "rope_theta", "norm_eps")
-        if {name: told.get(name, own[name]) for name in ("dim", *sizes)} != {name: own[name] for name in ("dim", *sizes)}:
+        if {name: told.get(name, own[name]) for name in ("dim", *sizes)} != {
+            name: own[name] for name in ("dim", *sizes)
+        }:
             raise taken.refused(folder.name, "heads of other sizes than fresh ones for this model")
         taken.same(folder.name, {"depths": (told["n_future_tokens"] - 1, len(self.heads))})
         stored = read_heads(folder)
@@ -160,7 +162,10 @@ def trunk(teacher: Teacher) -> dict[str, Tensor]:
     from outrider.core.train.decoder import read
 
     decoder = read(Path(teacher.info.path))
-    found: dict[str, Tensor] = {"tok_embeddings.weight": decoder.model.embed_tokens.weight, "output.weight": decoder.table}
+    found: dict[str, Tensor] = {
+        "tok_embeddings.weight": decoder.model.embed_tokens.weight,
+        "output.weight": decoder.table,
+    }
     found["norm.weight"] = decoder.model.norm.weight
     for index, layer in enumerate(decoder.model.layers):
         assert isinstance(layer, Layer)

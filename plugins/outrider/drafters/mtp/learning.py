@@ -54,9 +54,7 @@ class Losses:
         self._weights = [share * weight / sum(weights) for weight in weights]
         self.figures: dict[str, float] = {}
 
-    def each(
-        self, batch: Batch, last: Tensor, depths: Iterable[tuple[int, Said, Tensor]]
-    ) -> Iterator[Tensor]:
+    def each(self, batch: Batch, last: Tensor, depths: Iterable[tuple[int, Said, Tensor]]) -> Iterator[Tensor]:
         """One after another: the target's own, if it learns; of each depth, from what its head reads [R, d]."""
         if isinstance(self._ground, Joint):
             own = self._ground.loss(batch, last)

@@ -48,6 +48,15 @@ ACTIONS: tuple[Action, ...] = (
         leader="W",
     ),
     Action(
+        "train",
+        "Train a drafter",
+        "Train a drafter for this model while the chat goes on, or go on with a training that was stopped",
+        lambda screen, _: screen.training.show(),
+        slash="train",
+        group="Drafting",
+        leader="N",
+    ),
+    Action(
         "log",
         "Log",
         "What the engine printed, what travels to and from it, and what the screen costs",
