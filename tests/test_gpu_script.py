@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,26 @@ def test_everything_without_the_packages_of_the_set_up(tmp_path: Path) -> None:
     assert model["expected_tokens"].startswith(model["expected_tokens"].split()[-1])  # as many as there are
     assert found["checks"]["text delta"]["graphs"] > 3
     assert done.stdout.splitlines()[-1] == f"{len(found['planned'])} of {len(found['planned'])} checks are fine"
+
+
+@pytest.mark.thorough
+def test_drafters_are_trained_on_one_set_of_answers(tmp_path: Path) -> None:
+    told = {
+        "GPU_TRAIN": "medusa,eagle,boom",
+        "GPU_LIMIT": "12",
+        "GPU_TRAIN_MORE": "--answers 22",
+        "OUT": str(tmp_path / "out"),
+    }
+    done = subprocess.run(
+        ["bash", GPU / "run.sh"], capture_output=True, text=True, env=environment(tmp_path) | told, check=False
+    )
+    assert done.returncode == 1, done.stderr[-3000:]  # there is no method boom
+    found = json.loads((tmp_path / "out" / "train.json").read_text())
+    assert found["answers"]["tokens"] > 100 and "error" in found["methods"].pop("boom")
+    for method, one in found["methods"].items():
+        assert one["tokens"] == found["answers"]["tokens"] and one["steps"] > 3 and one["measured"]["texts"] == 2
+        with tarfile.open(tmp_path / "out" / f"{method}.tar.part-00") as tar:
+            assert f"{method}/config.json" in tar.getnames() and f"{method}/outrider.json" in tar.getnames()
 
 
 @pytest.mark.thorough

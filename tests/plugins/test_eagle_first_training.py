@@ -22,7 +22,7 @@ from outrider.drafters.eagle.training import EagleRecipe, Settings
 
 
 def fresh(teacher: Teacher, texts: Sequence[Kept], **options: object) -> FirstTrainee:
-    settings = Settings(**{"version": 1, "words": 40, **options})
+    settings = Settings(**{"version": 1, "words": 12, **options})
     made = EagleRecipe().trainee(teacher, settings, pupils.counts(texts), torch.Generator().manual_seed(3))
     assert isinstance(made, FirstTrainee)
     return made

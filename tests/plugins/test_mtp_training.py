@@ -30,7 +30,7 @@ DECAY = 0.5
 
 
 def fresh(teacher: Teacher, texts: Sequence[Kept], **options: object) -> AheadTrainee | BesideTrainee:
-    settings = Settings(**{"words": 40, "depths": 3, "decay": DECAY, "first": 0.0, **options})
+    settings = Settings(**{"words": 12, "depths": 3, "decay": DECAY, "first": 0.0, **options})
     counts = pupils.counts(texts, teacher.info.vocab)
     return MtpRecipe().trainee(teacher, settings, counts, torch.Generator().manual_seed(3))
 
@@ -103,14 +103,17 @@ def test_the_loss_of_sequential_layers_and_its_gradients_are_those_of_the_formul
 
 def test_gradients_of_heads_that_are_gone_through_one_by_one_are_those_of_all_at_once() -> None:
     teacher = pupils.teacher()
+    weight = teacher.target.decoder.weights.norm.weight
+    assert weight is not None
+    weight.copy_(torch.rand(len(weight), generator=torch.Generator().manual_seed(1)) + 0.5)
     texts = several(teacher)
     trainee = fresh(teacher, texts, kind="parallel").double()
+    assert 0 < int(trainee.ground.words.law(teacher.read(texts[0].ids, (6,))[:, 0].double())[1].sum()) < len(texts[0].ids)
     assert isinstance(trainee, BesideTrainee)
     found: list[list[Tensor]] = [[], [], []]
     for text in texts:
         trunk = teacher.read(text.ids, trainee.states)[:, 0].double()
-        ones = torch.ones(trunk.shape[1])
-        read = [layers.norm(layers.run(trunk, block(head)), ones) for head in trainee.heads]
+        read = [layers.norm(layers.run(trunk, block(head)), weight) for head in trainee.heads]
         for depth, losses in enumerate(asked(trainee, teacher, text, read)):
             found[depth] += losses
     same(trainee, teacher, texts, summed(trainee, found))

@@ -65,12 +65,12 @@ class Aside:
 
 
 class Beside:
-    """The engine processes beside the chat's own: one for questions, one for downloads, which take long."""
+    """The engine processes beside the chat's own: one for questions, one each for downloads and trainings, which take long."""
 
     def __init__(self, make: Callable[[], EngineClient]) -> None:
-        self.questions, self.downloads = Aside(make), Aside(make)
+        self.questions, self.downloads, self.training = Aside(make), Aside(make), Aside(make)
 
     async def end(self) -> None:
-        """End both."""
-        await self.questions.end()
-        await self.downloads.end()
+        """End all of them."""
+        for one in (self.questions, self.downloads, self.training):
+            await one.end()

@@ -18,7 +18,15 @@ from outrider.core.protocol import Train
 
 ROWS = [
     {"name": "eagle", "fit": "exact", "reason": "needs weights made for it", "where": "train", "trains": True},
-    {"name": "medusa", "fit": "exact", "where": "trained", "trains": True, "usable": True, "gain": 1.62, "weights": "/w"},
+    {
+        "name": "medusa",
+        "fit": "exact",
+        "where": "trained",
+        "trains": True,
+        "usable": True,
+        "gain": 1.62,
+        "weights": "/w",
+    },
     {"name": "suffix", "fit": "any", "usable": True},
 ]
 MEASURED = {"texts": 5, "tokens_per_pass": 1.8, "by_depth": [0.5]}
@@ -64,7 +72,11 @@ def _sent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_drafter_is_trained_while_the_chat_goes_on(ride: Any) -> None:
-    steps = [step(10, 0.0, loss=5.0), step(20, 0.0, loss=4.0, tokens_per_pass=1.5), told("train", DONE | {"place": "/p"}, 1.5)]
+    steps = [
+        step(10, 0.0, loss=5.0),
+        step(20, 0.0, loss=4.0, tokens_per_pass=1.5),
+        told("train", DONE | {"place": "/p"}, 1.5),
+    ]
     async with ride(answer("x\n"), steps, load=load(), size=(120, 36)) as chat:
         await opened(chat)
         assert "trained here" in chat.screen() and "1.62" in chat.screen() and "suffix" not in chat.screen()
@@ -104,7 +116,7 @@ async def test_it_is_stopped_and_taken_up(ride: Any, tmp_path: Path) -> None:
         assert "stopped at step" not in chat.screen()
         await chat.pilot.press("ctrl+x")
         await chat.until(lambda: chat.chat.training.way is Way.STOPPED)
-        await chat.until(lambda: "Stopped. It stands in the list" in chat.screen())
+        await chat.until(lambda: "eagle: stopped" in chat.screen())
         assert "stopped at step 1 of 40" in chat.screen() and not chat.cards
         await chat.pilot.press("ctrl+x")
         await chat.until(lambda: "Nothing runs." in chat.screen())

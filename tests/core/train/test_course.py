@@ -117,6 +117,7 @@ def test_from_prompts_to_a_drafter_that_the_model_finds(engine: Engine, toy: Pat
     ear = Ear()
     done = train(engine, toy, order(tmp_path / "run"), ear=ear)
     assert ear.phases()[-4:] == ["answers", "states", "training", "measuring"]
+    assert ear.notices == ["It takes 0.000 GB of memory beside the model, and at most 0.000 GB of disk while it runs."]
     assert (done.texts, done.steps) == (22, math.ceil(2 * math.ceil(20 * 12 / 60)))
     assert done.measured is not None and done.measured.texts == 2
     assert not (tmp_path / "run" / "states.bin").exists()
@@ -232,6 +233,31 @@ def test_a_budget_settles_the_plan_once(engine: Engine, toy: Path, tmp_path: Pat
     assert "measuring" not in lately.phases()
     assert (folder / "plan.json").read_bytes() == settled
     assert not (folder / "trial").exists()
+
+
+@pytest.mark.parametrize("seconds", [50.0, 500.0, 5000.0, 500000.0])
+@pytest.mark.parametrize("answered", [40, 64, 2000])
+def test_a_budget_is_filled_and_not_exceeded(seconds: float, answered: int) -> None:
+    speeds, each, items = plans.Speeds(200.0, 800.0, 300.0), 150, 2000
+    made = plans.Plan(
+        order=TrainOrder(method="eagle", folder=""),
+        model=ModelChoice(),
+        target="",
+        source="",
+        prompts=items,
+        epochs=3.0,
+        manner=Manner(),
+    )
+    plans.divide(made, speeds, seconds, plans.Data(items, answered, each * answered))
+    tokens = made.prompts * each
+    takes = max(0, tokens - each * answered) / 200 + tokens / 800 + made.epochs * tokens / 300
+    if seconds == 50.0:  # too little for anything sensible
+        assert made.prompts == plans.LEAST and made.epochs >= plans.SHORTEST
+    elif seconds == 500000.0:
+        assert (made.prompts, made.epochs) == (items, plans.MOST_EPOCHS)
+    else:
+        assert takes == pytest.approx(0.9 * seconds, rel=0.01)
+        assert made.prompts == items or made.epochs == pytest.approx(plans.EPOCHS, rel=0.1)
 
 
 def test_what_was_begun_with_something_else_is_refused(engine: Engine, toy: Path, tmp_path: Path, whole: Path) -> None:

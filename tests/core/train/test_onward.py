@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import toys
 
+from outrider.core import finding
 from outrider.core.engine import Engine
 from outrider.core.errors import UsageError
 from outrider.core.protocol import Message, ModelChoice, Train, TrainOrder, TrainPrompt
@@ -59,7 +60,10 @@ def test_a_run_gives_a_drafter(engine: Engine, toy: Path, tmp_path: Path, method
     done = train(engine, toy, method, tmp_path / "run", options=options)
     assert done.measured is not None and done.measured.tokens_per_pass >= 1.0
     assert [near.context for near in done.measured.by_context] == [256]
-    assert done.place and done.before is None
+    assert done.place and done.before is None and not done.model
+    rows = {row.name: row for row in finding.near(describe(toy))}
+    assert (rows[method].usable, rows[method].where, rows[method].weights) == (True, "trained", done.place)
+    assert not rows["draft_model"].usable  # it is no model of its own
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,7 @@ def test_a_run_that_trains_the_target_gives_another_model(
 ) -> None:
     done = train(engine, toy, method, tmp_path / "run", options=options)
     assert done.measured is not None and done.measured.tokens_per_pass >= 1.0
-    assert done.place == ""  # it is no drafter of the old one
+    assert done.model and done.place == ""  # it is no drafter of the old one
     ours, theirs = describe(toy), describe(Path(done.drafter))
     assert (theirs.layers, theirs.tokenizer) == (ours.layers, ours.tokenizer)
     assert ours.tensors <= theirs.tensors

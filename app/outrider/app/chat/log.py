@@ -37,8 +37,9 @@ class Log:
     def clients(self) -> list[tuple[str, EngineClient]]:
         """Every engine process there is or was, with what it is for."""
         session = self._screen.session
-        others = (("questions", session.beside.questions.client), ("downloads", session.beside.downloads.client))
-        return [("chat", session.client), *((name, client) for name, client in others if client is not None)]
+        beside = session.beside
+        others = (("questions", beside.questions), ("downloads", beside.downloads), ("training", beside.training))
+        return [("chat", session.client), *((name, one.client) for name, one in others if one.client is not None)]
 
     def lines(self) -> list[str]:
         """What the engines printed to stderr, the newest last; the chat's own engine comes first."""

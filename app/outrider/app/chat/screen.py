@@ -44,6 +44,7 @@ from outrider.app.chat.stage import Stage
 from outrider.app.chat.stats.room import Stats, arrange
 from outrider.app.chat.status import StatusLine
 from outrider.app.chat.terminal import prompt_words
+from outrider.app.chat.training import Training
 from outrider.app.chat.transcript import Transcript
 from outrider.app.config.fields import nearest
 from outrider.app.config.settle import Settings
@@ -90,6 +91,7 @@ class ChatScreen(Screen[None]):
         self.branching = Branching(self)
         self.models = Models(self, follower)
         self.drafters = Drafters(self)
+        self.training = Training(self)
         self.logbook = Log(self)
         self.cards = Cards(self)
         self.board = Board(self, follower)
@@ -317,8 +319,8 @@ class ChatScreen(Screen[None]):
         self.app.push_screen(leader, lambda chosen: self.pick(chosen) if chosen else None)
 
     def quit(self) -> None:
-        """Leave, at once unless a download runs."""
-        if not self.models.quit(self.app.exit):
+        """Leave, at once unless a download or a training runs."""
+        if not (self.models.quit(self.app.exit) or self.training.quit(self.app.exit)):
             self.app.exit()
 
 

@@ -123,12 +123,12 @@ class Training:
             request.id = number
             return request
 
-        self._task = asyncio.ensure_future(self._screen.session.beside.training.ask(numbered, self._take))
+        task = self._task = asyncio.ensure_future(self._screen.session.beside.training.ask(numbered, self._take))
         try:
-            await asyncio.wait({self._task})
+            await asyncio.wait({task})
         finally:
-            self._task.cancel()
-        self._over(self._task)
+            task.cancel()
+        self._over(task)
         self._changed()
 
     def _over(self, task: asyncio.Future[Any]) -> None:

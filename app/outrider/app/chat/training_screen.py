@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
 _REDRAW = 0.5  # seconds between two looks at what runs
 _HEAD = ("METHOD", "FOR THIS MODEL", "TOK/PASS")
-_FITS = {"exact": "made for it", "family": "same family", "any": "any model", "no": "does not fit", "broken": "broken"}
 _NOW = {
     Way.RUNNING: "ctrl+x stops it, and it can go on later. The chat goes on meanwhile, a little slower.",
-    Way.STOPPED: "Stopped. It stands in the list, and can go on.",
+    Way.STOPPED: "It stands in the list, and can go on.",
 }
 
 
@@ -77,11 +76,11 @@ class TrainingScreen(Browser):
 
     def _about(self, row: DrafterRow) -> list[Part]:
         room, budget = self._room, BUDGETS[self._budget]
-        memory = f"the model's memory once more ({render.size(room.memory)}) and some for the drafter"
+        memory = f"{render.size(room.memory)} of memory for the model once more, and some for the drafter"
         source = "your own chats and bundled prompts" if self._chats else "bundled prompts"
         return [
             (f"{row.name}\n", "bold"),
-            (render.printable(f"{row.reason}\n\n"), "$text-muted"),
+            (render.printable(f"{row.reason}\n\n" if row.usable else "\n"), "$text-muted"),
             ("Time     ", "bold"),
             (f"about {words(budget)}   ← →\n", ""),
             ("Learns   ", "bold"),
@@ -146,6 +145,8 @@ class TrainingScreen(Browser):
         parts: list[Part] = [(f"{room.method}: ", "bold")]
         if room.running:
             parts.append((render.printable(room.figures.stage() or "begins"), ""))
+        elif room.way is Way.STOPPED:
+            parts.append(("stopped", ""))
         elif room.error is not None:
             parts.append((render.printable(f"{room.error.message} {room.error.hint}"), "$text-error"))
         elif room.result.get("measured"):
@@ -159,7 +160,7 @@ def _cells(thing: DrafterRow | Run) -> tuple[str, str, str]:
     if isinstance(thing, Run):
         return f"{thing.method} for {thing.model}", thing.state, ""
     own = "trained here" if thing.where == "trained" else "came with Outrider" if thing.where == "shipped" else ""
-    return thing.name, own or ("has one" if thing.usable else _FITS[thing.fit]), f"{thing.gain:.2f}" if own else ""
+    return thing.name, own or ("there is one" if thing.usable else "none yet"), f"{thing.gain:.2f}" if own else ""
 
 
 def _about_run(run: Run) -> list[Part]:

@@ -278,6 +278,8 @@ def _told(data: dict[str, Any], course: _training.Course) -> str:
         than = f", {rival['tokens_per_pass']:.2f} with the one before it" if rival else ""
         lines.append(f"`auto` takes it for this model from now on{than}: {data['place']}")
         lines.append(f"Try it: outrider bench --drafter {data['method']}")
+    elif data.get("model"):
+        lines.append(f"It is a model of its own: outrider --model {data['drafter']} --drafter {data['method']}")
     else:
         if rival is not None:
             lines.append(

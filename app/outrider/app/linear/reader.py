@@ -38,11 +38,8 @@ class Reader:
                 self._say("")
                 return "\n".join(lines) or None
             except KeyboardInterrupt:
-                if monotonic() - self._pressed < _TWICE:
-                    self._say("")
+                if self._quits():
                     return None
-                self._pressed = monotonic()
-                self._say("\nPress ctrl+c again to quit.")
                 lines, typed = [], ""
                 continue
             typed = ""
@@ -53,6 +50,16 @@ class Reader:
             lines = []
             if text.strip():
                 return text
+
+    def _quits(self) -> bool:
+        """Whether this ctrl+c is the second one."""
+        try:
+            again = monotonic() - self._pressed < _TWICE
+            self._pressed = monotonic()
+            self._say("" if again else "\nPress ctrl+c again to quit.")
+        except KeyboardInterrupt:  # while that was said
+            return True
+        return again
 
     def _line(self, prompt: str, typed: str) -> str:
         if not self._terminal:

@@ -20,6 +20,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,18 @@ from .loop import Loop, Schedule, there
 from .paper import Acceptance, ride
 from .plan import Plan, Speeds
 from .recipe import Changing, Labeller, Trainee
-from .settled import STEP, counts_of, parted, recipe_of, schedule_of, settings_of
+from .settled import (
+    STEP,
+    between,
+    counts_of,
+    labeller_of,
+    learnt,
+    parted,
+    recipe_of,
+    schedule_of,
+    settings_of,
+    words_of,
+)
 from .states import States, nbytes
 from .teacher import Teacher
 
@@ -50,11 +62,11 @@ PROMPTS, DATA, SECONDS, RESULT = "prompts.json", "answers.jsonl", "seconds.json"
 DRAFTER = "drafter"
 KEPT = ("states.bin", "states.json", "labels.bin", "labels.json")  # while the run lasts
 LOOKS = 6  # measurements while it trains
-LOOKED_AT, MEASURED = (3, 12), (12, 48)  # held-out texts of such a one, and of the last: at least and at most
+LOOKED_AT, MEASURED = (2, 12), (8, 48)  # held-out texts of such a one, and of the last: at least and at most
 LOOKING = 0.05  # share of a budget for each of both
 DRAFT = 5  # tokens of a draft in a measurement
-TRIED = (16, 64)  # prompts that are answered to see how fast that goes: at least and at most
-TRYING = 12.0  # seconds of a budget for each of them
+TRIED = (16, 48)  # prompts that are answered to see how fast that goes: at first, and then
+TRYING = 0.1  # share of a budget that the latter may take
 LETTERS = 3  # of a token, at least, in a prompt that was not read yet
 
 
@@ -74,6 +86,7 @@ class Trained(msgspec.Struct, kw_only=True):
     rival: str  # the drafter that it was compared with, "" if there was none
     rival_measured: Measured | None  # on the same texts
     before: Measured | None = None  # the drafter that it went on from, on the same texts
+    model: bool = False  # the target learnt as well: what came out is a model of its own
     seconds: dict[str, float]  # by stage, of all sittings
 
 
@@ -137,12 +150,17 @@ class Course:
         answers = Answers(self.folder / DATA)
         plan = self._known or self._begun(model, teacher)
         torch.set_num_threads(plan.threads or torch.get_num_threads())
-        self._check_room(teacher, plan, answers)
+        begins = self._known is None or not plan.settled
+        size = room.size(self._made(teacher, torch.ones(teacher.info.vocab, dtype=torch.int64), 0))
+        needed = room.check(teacher, size, self.order.step_tokens or STEP)
         if not plan.settled:
             with self._timed("measuring"):
                 self._fit(plan, model, teacher, answers)
+        if begins:
+            disk = room.check_disk(self.folder, self._expected(plan), teacher, size, cache=self._cache)
+            self._say(Notice(room.told(needed, disk), self._request.id, "info"))
         self._gather(model, plan, answers)
-        texts = answers.texts()
+        texts = plan.taken(answers.texts())
         held, taught = parted(texts)
         if not taught:
             raise ModelError("There is too little to learn from.", "Give more prompts, or a longer text.")
@@ -163,7 +181,7 @@ class Course:
         plan = self._known
         assert plan is not None
         _, teacher = self._loaded()
-        texts = Answers(self.folder / DATA).texts()
+        texts = plan.taken(Answers(self.folder / DATA).texts())
         if plan.schedule is None or not (self.folder / "checkpoint.safetensors").exists():
             raise UsageError(f"The run in {self.folder} has trained nothing yet.", "Go on with it: --resume.")
         trainee = self._trainee(teacher, texts, plan.schedule.seed)
@@ -245,78 +263,68 @@ class Course:
         plans.write(self.folder, made)
         return made
 
-    def _check_room(self, teacher: Teacher, plan: Plan, answers: Answers) -> None:
-        """Raises ModelError, with numbers, where memory or disk will not do."""
-        trial = self._made(teacher, torch.ones(teacher.info.vocab, dtype=torch.int64), 0)
-        room.check(teacher, trial, self.order.step_tokens or STEP)
-        if not answers.kept and plan.settled:
-            room.check_disk(self.folder, self._expected(plan), teacher, trial, cache=self._cache)
-
     def _expected(self, plan: Plan) -> int:
         """Tokens of all texts, at most."""
         if self._texts is not None:
             return sum(map(len, self._texts)) // LETTERS
         given = self._prompts()[: plan.prompts]
         longest, most = plan.manner.longest, plan.manner.most
-        return sum(min(longest, len(_words(one)) // LETTERS + most * (one.messages is not None)) for one in given)
+        return sum(min(longest, len(words_of(one)) // LETTERS + most * (one.messages is not None)) for one in given)
 
     def _fit(self, made: Plan, model: Model, teacher: Teacher, answers: Answers) -> None:
         """Take as much data as the budget is for, by the speeds of this machine."""
         began = time.monotonic()
         self._tell("measuring", 0, 0, "", "how fast this machine is")
-        given = [] if self.order.text is not None else self._prompts()
-        some = _between((self.order.budget_s or 0.0) / TRYING, TRIED)
-        fresh = [number for number in range(len(given)) if number * TURNS not in answers.kept][:some]
-        rate = math.inf
-        if fresh:
-            before, at = answers.tokens, time.monotonic()
-            chosen = {number: given[number] for number in fresh}
-            answer(self._engine, made.model, chosen, made.manner, answers, self._hooks(chosen, len(answers.kept)))
-            rate = max(1, answers.tokens - before) / (time.monotonic() - at)
-        elif self._texts is not None:
+        rate = math.inf if self.order.text is not None else self._answer_some(made, answers)
+        if self._texts is not None:
             answers.add(cut(model, self._texts, made.manner.longest))
-        texts = answers.texts()[: TRIED[1]]
+        texts = answers.texts()[: sum(TRIED)]
         if not texts:
             raise ModelError("There is too little to learn from.", "Give more prompts, or a longer text.")
         speeds, ride_s = self._tried(teacher, texts, rate)
         left = max(30.0, (self.order.budget_s or 0.0) - (time.monotonic() - began) - model.loaded.load_s)
-        made.looked = _between(LOOKING * left / LOOKS / ride_s, LOOKED_AT)
-        made.measured = _between(LOOKING * left / ride_s, MEASURED)
+        made.looked = between(LOOKING * left / LOOKS / ride_s, LOOKED_AT)
+        made.measured = between(LOOKING * left / ride_s, MEASURED)
         left = max(20.0, left - ride_s * (LOOKS * made.looked + made.measured))
-        total = answers.tokens
-        if given:
-            each = total / len({number // TURNS for number in answers.kept})  # of a prompt
-            least = fresh[-1] + 1 if fresh else len(given)
-            made.prompts = max(least, min(made.prompts, least + int(speeds.tokens(left, made.epochs) / max(1.0, each))))
-            total = int(each * made.prompts)
-        rest = plans.OVERHEAD * left - max(0, total - answers.tokens) / rate - total / speeds.states
-        if self.order.epochs is None:
-            made.epochs = min(plans.MOST_EPOCHS, max(0.1, rest * speeds.training / max(1, total)))
+        done = len({number // TURNS for number in answers.kept})
+        plans.divide(made, speeds, left, plans.Data(made.prompts or done, done, answers.tokens))
         made.settled = True
         plans.write(self.folder, made)
+
+    def _answer_some(self, made: Plan, answers: Answers) -> float:
+        """Answer a few prompts, and some more where that is not long for the budget; tokens a second of the last ones."""
+        given, rate, began = self._prompts(), math.inf, time.monotonic()
+        for count in TRIED:
+            fresh = [number for number in range(len(given)) if number * TURNS not in answers.kept][:count]
+            if not fresh or count / TRIED[0] * (time.monotonic() - began) > TRYING * (self.order.budget_s or 0.0):
+                break
+            before, at, some = answers.tokens, time.monotonic(), {number: given[number] for number in fresh}
+            answer(self._engine, made.model, some, made.manner, answers, self._hooks(some, len(answers.kept)))
+            rate = max(1, answers.tokens - before) / (time.monotonic() - at)
+        return rate
 
     def _tried(self, teacher: Teacher, texts: Sequence[Kept], rate: float) -> tuple[Speeds, float]:
         """Tokens of answers for each second of reading states and of training steps; seconds of measuring a text."""
         self._tell("measuring", 0, 0, "", "how fast it trains")
         trainee = self._trainee(teacher, texts, 0)
-        at = time.monotonic()
-        some = texts[: max(1, len(texts) // 4)]
-        for text in some:
-            teacher.read(text.ids, trainee.states)
-        read = sum(len(text.ids) - text.first for text in some) / (time.monotonic() - at)
         place = self.folder / "trial"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
-        schedule = Schedule(steps=4, tokens=self.order.step_tokens or STEP, seed=1)
-        labeller = trainee if isinstance(trainee, Labeller) else None
-        loop = Loop(trainee, States(teacher, texts, trainee.states, None, labeller), schedule, place)
-        seconds, tokens = loop.timed()
+        step = self.order.step_tokens or STEP
+        some = texts[
+            : next((n for n, size in enumerate(accumulate(map(learnt, texts)), 1) if size > 3 * step), len(texts))
+        ]
+        states = States(teacher, some, trainee.states, place / "states.bin", labeller_of(trainee))
         at = time.monotonic()
-        self._ridden(trainee, teacher, texts[:2], place / "drafter")
-        ride_s = (time.monotonic() - at) / min(2, len(texts))
+        states.prepare("trial", lambda *_: None, self._cancelled)
+        read = sum(map(learnt, some)) / max(1e-3, time.monotonic() - at)
+        seconds, tokens = Loop(trainee, states, Schedule(steps=3, tokens=step, seed=1), place).timed()
+        at = time.monotonic()
+        self._ridden(trainee, teacher, texts[:1], place / "drafter")
+        ride_s = max(1e-3, time.monotonic() - at)
         shutil.rmtree(place)
-        steps = tokens / max(1e-3, seconds - (tokens / read if self._cache else 0.0))
-        return Speeds(rate, read, steps), ride_s
+        steps = tokens / max(1e-3, seconds)
+        return Speeds(rate, read, steps) if self._cache else Speeds(rate, math.inf, 1 / (1 / steps + 1 / read)), ride_s
 
     # ------------------------------------------------------------------ stages
 
@@ -331,7 +339,7 @@ class Course:
 
     def _states(self, teacher: Teacher, texts: Sequence[Kept], trainee: Trainee, plan: Plan) -> States:
         """The target's states on all texts, kept on disk where that is wanted."""
-        labeller = trainee if isinstance(trainee, Labeller) else None
+        labeller = labeller_of(trainee)
         size = nbytes(teacher, texts, trainee.states, labeller.top if labeller is not None else 0)
         file = self.folder / "states.bin" if self._cache and size else None
         states = States(teacher, texts, trainee.states, file, labeller)
@@ -369,7 +377,7 @@ class Course:
         assert plan.schedule is not None
         every, held = texts[0], texts[1][: plan.measured]
         folder, info = self.folder / DRAFTER, teacher.info
-        tokens = sum(len(text.ids) - text.first for text in every)
+        tokens = sum(map(learnt, every))
         parameters = sum(part.numel() for parts, _ in loop.trainee.groups() for part in parts)
         with self._timed("measuring"):
             self._tell("measuring", 0, 0, "", f"on {len(held)} texts that it has not seen")
@@ -381,7 +389,8 @@ class Course:
             card = outcome.card(plan, info, (len(every), tokens, parameters), hours, measured)
             trained.write(folder, card)
             place, rival, theirs = (None, "", None)
-            if not (isinstance(loop.trainee, Changing) and loop.trainee.joint):
+            joint = isinstance(loop.trainee, Changing) and loop.trainee.joint
+            if not joint:
                 place, rival, theirs = outcome.settle(
                     folder, info, card, lambda other: self._rival(teacher, held, other)
                 )
@@ -400,6 +409,7 @@ class Course:
             rival=rival,
             rival_measured=theirs,
             before=before,
+            model=joint,
             seconds={name: round(seconds, 1) for name, seconds in self._seconds().items()},
         )
 
@@ -436,9 +446,10 @@ class Course:
         luck = torch.Generator(teacher.device).manual_seed(seed)
         with there(teacher.device):
             made = self.recipe.trainee(teacher, self.settings, counts.to(teacher.device), luck)
+        made = onward.begin(made, self.order, self.folder)
         assert isinstance(made, torch.nn.Module)
         made.to(teacher.device)
-        return onward.begin(made, self.order, self.folder)
+        return made
 
     def _prompts(self) -> list[TrainPrompt]:
         return msgspec.json.decode((self.folder / PROMPTS).read_bytes(), type=list[TrainPrompt])
@@ -484,11 +495,3 @@ def _busy(folder: Path) -> Callable[[], None]:
 
 def _raise(text: str) -> None:
     raise ModelError(f"What was trained cannot be read back: {text}", "Please report it.")
-
-
-def _words(prompt: TrainPrompt) -> str:
-    return prompt.text or "\n".join(message.content for message in prompt.messages or [])
-
-
-def _between(count: float, bounds: tuple[int, int]) -> int:
-    return max(bounds[0], min(bounds[1], int(count)))

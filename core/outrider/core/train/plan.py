@@ -10,13 +10,14 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from outrider.core.errors import ModelError, UsageError
 from outrider.core.protocol import ModelChoice, TrainOrder, TrainPrompt
 
-from .answers import Manner
+from .answers import TURNS, Kept, Manner
 from .loop import Schedule
 
 FILE = "plan.json"
@@ -24,6 +25,8 @@ VERSION = 1
 HELD = 20  # one text in so many is not trained on, but used to measure
 EPOCHS = 3.0  # over answers that were made for this run
 MOST_EPOCHS = 10.0  # over data that is there
+SHORTEST = 0.1
+LEAST = 2 * HELD  # prompts that are taken, however little time there is
 OVERHEAD = 0.9  # of a budget that is planned with
 
 
@@ -35,7 +38,7 @@ class Plan(msgspec.Struct, kw_only=True):
     model: ModelChoice
     target: str  # fingerprint of its weights
     source: str  # fingerprint of prompts or text
-    prompts: int  # so many of them, from the first
+    prompts: int  # so many of them, or pieces of the text, from the first; 0: all
     epochs: float
     manner: Manner
     threads: int | None = None  # sums depend on them
@@ -45,6 +48,10 @@ class Plan(msgspec.Struct, kw_only=True):
     measured: int = 48  # and of the last one
     schedule: Schedule | None = None
 
+    def taken(self, texts: Sequence[Kept]) -> list[Kept]:
+        """Those that are learnt from."""
+        return [text for text in texts if not self.prompts or text.number // TURNS < self.prompts]
+
 
 class Speeds(msgspec.Struct):
     """Tokens of answers for each second, by stage."""
@@ -53,10 +60,32 @@ class Speeds(msgspec.Struct):
     states: float
     training: float
 
-    def tokens(self, seconds: float, epochs: float) -> int:
-        """Tokens of answers that all stages together get through."""
-        each = 1 / self.answers + 1 / self.states + epochs / self.training
-        return int(OVERHEAD * seconds / each)
+    def tokens(self, seconds: float, epochs: float, there: int) -> float:
+        """Tokens of answers that all stages together get through, if `there` need not be made any more."""
+        use = 1 / self.states + epochs / self.training
+        if there * use >= seconds:
+            return seconds / use
+        return (seconds + there / self.answers) / (use + 1 / self.answers)
+
+
+class Data(NamedTuple):
+    """What there is to learn from. Items are prompts, or pieces of a text."""
+
+    items: int  # at most
+    answered: int  # of them
+    tokens: int  # of those
+
+
+def divide(plan: Plan, speeds: Speeds, seconds: float, data: Data) -> None:
+    """Settle how many items are taken and how often they are gone through, so that all of it takes so many seconds."""
+    seconds *= OVERHEAD
+    each = max(1.0, data.tokens / max(1, data.answered))
+    wanted = speeds.tokens(seconds, plan.order.epochs or EPOCHS, data.tokens) / each
+    plan.prompts = max(min(data.items, LEAST), min(data.items, int(wanted)))
+    total = plan.prompts * each
+    left = seconds - max(0.0, total - data.tokens) / speeds.answers - total / speeds.states
+    if plan.order.epochs is None:
+        plan.epochs = min(MOST_EPOCHS, max(SHORTEST, left * speeds.training / total))
 
 
 def read(folder: Path) -> Plan | None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from outrider.core.errors import ModelError
 from outrider.core.weights import memory
@@ -21,29 +22,41 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 DRAFTER = 2  # bytes of a weight in the file that comes out
 
 
-def check(teacher: Teacher, trainee: Trainee, step_tokens: int) -> int:
+class Size(NamedTuple):
+    """Of a trainee."""
+
+    weights: int  # that are trained
+    states: int  # of the target, of each token
+    labels: int  # that it wants kept of each token
+
+
+def size(trainee: Trainee) -> Size:
+    """How large a trainee is."""
+    weights = sum(part.numel() for parts, _ in trainee.groups() for part in parts)
+    return Size(weights, len(trainee.states), trainee.top if isinstance(trainee, Labeller) else 0)
+
+
+def check(teacher: Teacher, size: Size, step_tokens: int) -> int:
     """Bytes of memory that training takes beside the model, at least. Raises ModelError if fewer are free."""
-    weights = _weights(trainee)
     rows = step_tokens + teacher.longest  # of a batch, with a prompt
-    states = rows * len(trainee.states) * teacher.info.width * teacher.dtype.itemsize
+    states = rows * size.states * teacher.info.width * teacher.dtype.itemsize
     saving = SAVED if teacher.device.type == "cpu" else 0
-    needed = weights * (MOMENTS + saving) + 2 * states
+    needed = size.weights * (MOMENTS + saving) + 2 * states
     free = memory.free(str(teacher.device))
     if free is not None and needed > free:
         raise ModelError(
-            f"Training {weights:,} weights takes {_gb(needed)} GB of memory beside the model, and {_gb(free)} GB are free.",
+            f"Training {size.weights:,} weights takes {_gb(needed)} GB of memory beside the model, "
+            f"and {_gb(free)} GB are free.",
             "Train less at once (--option), take a smaller model, or end other programs.",
         )
     return needed
 
 
-def check_disk(folder: Path, tokens: int, teacher: Teacher, trainee: Trainee, *, cache: bool) -> int:
+def check_disk(folder: Path, tokens: int, teacher: Teacher, size: Size, *, cache: bool) -> int:
     """Bytes of disk that a run over texts of so many tokens takes, at most. Raises ModelError if fewer are free."""
-    weights = _weights(trainee)
-    kept = tokens * len(trainee.states) * teacher.info.width * min(4, teacher.dtype.itemsize)
-    labels = tokens * 8 * trainee.top if isinstance(trainee, Labeller) else 0
-    cached = kept + labels if cache else 0
-    needed = cached + 8 * tokens + weights * (2 * SAVED + 2 * DRAFTER)
+    kept = tokens * (size.states * teacher.info.width * min(4, teacher.dtype.itemsize) + 8 * size.labels)
+    cached = kept if cache else 0
+    needed = cached + 8 * tokens + size.weights * (2 * SAVED + 2 * DRAFTER)
     free = shutil.disk_usage(folder).free - SPARE
     if needed > free:
         without = f", {_gb(cached)} GB of them with what the target computes" if cached else ""
@@ -53,6 +66,11 @@ def check_disk(folder: Path, tokens: int, teacher: Teacher, trainee: Trainee, *,
             f"Make room, {hint}take fewer prompts (--answers N), or another folder (--out).",
         )
     return needed
+
+
+def told(memory_bytes: int, disk_bytes: int) -> str:
+    """What a run takes, in a sentence."""
+    return f"It takes {_gb(memory_bytes)} GB of memory beside the model, and at most {_gb(disk_bytes)} GB of disk while it runs."
 
 
 @contextmanager
@@ -66,10 +84,6 @@ def writing(folder: Path) -> Iterator[None]:
             f"{error.filename or folder} could not be written: {error.strerror or error}.",
             f"{'Make room' if full else 'Mend that'} and go on with --resume; what was done is kept.",
         ) from error
-
-
-def _weights(trainee: Trainee) -> int:
-    return sum(part.numel() for parts, _ in trainee.groups() for part in parts)
 
 
 def _gb(nbytes: int) -> str:

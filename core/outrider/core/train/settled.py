@@ -9,12 +9,12 @@ import torch
 
 from outrider.core import registry
 from outrider.core.errors import UsageError
-from outrider.core.protocol import TrainOrder
+from outrider.core.protocol import TrainOrder, TrainPrompt
 
 from .answers import TURNS, Kept
 from .loop import Schedule, in_epoch
 from .plan import HELD, Plan
-from .recipe import Recipe
+from .recipe import Labeller, Recipe, Trainee
 
 STEP, RATE = 512, 1e-3  # where nothing is said
 HEAVY = 4  # how much more a token of an answer counts among words than one of a prompt
@@ -73,3 +73,23 @@ def counts_of(texts: Sequence[Kept], vocab: int) -> torch.Tensor:
     answers = torch.tensor([token for text in texts for token in text.ids[text.first :]])
     count = torch.bincount(every, minlength=vocab) + (HEAVY - 1) * torch.bincount(answers, minlength=vocab)
     return count[:vocab]
+
+
+def learnt(text: Kept) -> int:
+    """Tokens of a text that are to be learnt."""
+    return len(text.ids) - text.first
+
+
+def labeller_of(trainee: Trainee) -> Labeller | None:
+    """The trainee, if it wants labels."""
+    return trainee if isinstance(trainee, Labeller) else None
+
+
+def words_of(prompt: TrainPrompt) -> str:
+    """The text of a prompt."""
+    return prompt.text or "\n".join(message.content for message in prompt.messages or [])
+
+
+def between(count: float, bounds: tuple[int, int]) -> int:
+    """A count within bounds."""
+    return max(bounds[0], min(bounds[1], int(count)))

@@ -77,7 +77,7 @@ class _Shelf:
         if needed + SPARE > free:
             raise ModelError(
                 f"What the target says on this data takes {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free.",
-                "Make room, train on fewer tokens, or leave --cache out; then it is computed anew each time.",
+                "Make room and go on with --resume, or add --no-cache; then it is computed anew each time.",
             )
         with self._file.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, needed) if hasattr(os, "posix_fallocate") else file.truncate(needed)

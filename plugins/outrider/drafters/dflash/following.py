@@ -20,10 +20,13 @@ CROSS, APART, SURE = 0.1, 0.9, 1.0  # weights of the three
 class Markov(nn.Module):
     """What the token before adds to the logits; nothing at first."""
 
-    def __init__(self, vocab: int, words: int, rank: int, luck: torch.Generator) -> None:
+    def __init__(self, vocab: int, words: int, rank: int) -> None:
         super().__init__()
         self.markov_w1 = nn.Embedding(vocab, rank)
         self.markov_w2 = nn.Linear(rank, words, bias=False)
+
+    def begin(self, luck: torch.Generator) -> None:
+        """Fresh weights."""
         nn.init.normal_(self.markov_w1.weight, generator=luck)
         nn.init.zeros_(self.markov_w2.weight)
 
@@ -34,6 +37,9 @@ class Confidence(nn.Module):
     def __init__(self, columns: int) -> None:
         super().__init__()
         self.proj = nn.Linear(columns, 1)
+
+    def begin(self) -> None:
+        """Fresh weights."""
         nn.init.zeros_(self.proj.weight)
         nn.init.zeros_(self.proj.bias)
 

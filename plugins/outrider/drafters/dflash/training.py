@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 import torch
+from msgspec import structs
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -77,21 +78,26 @@ class DFlashTrainee(nn.Module):
     def __init__(self, teacher: Teacher, settings: Settings, words: Tensor, mask: int, luck: torch.Generator) -> None:
         super().__init__()
         self.settings, self.mask, self._teacher = settings, mask, teacher
-        spec, d = teacher.spec, teacher.info.width
-        mixer, inner = _mixer(teacher), settings.width or _inner(teacher)
         self.context_states = _evenly(teacher.info.layers, settings.states)
         self.states = (*self.context_states, teacher.info.layers)
-        self.fc = nn.Linear(len(self.context_states) * d, d, bias=False)
-        self.hidden_norm = Norm(d, spec.eps)
-        self.layers = nn.ModuleList(Layer(mixer, d, inner, spec.eps) for _ in range(settings.layers))
-        self.norm = Norm(d, spec.eps)
+        self.from_anchor = settings.kind == "dspark" if settings.from_anchor is None else settings.from_anchor
+        self._build(_mixer(teacher), settings.width or _inner(teacher), teacher.spec.eps, len(words))
         start(self, luck, settings.layers)
-        dspark = settings.kind == "dspark"
-        self.from_anchor = dspark if settings.from_anchor is None else settings.from_anchor
-        self.markov_head = Markov(teacher.info.vocab, len(words), settings.rank, luck) if dspark else None
-        self.confidence_head = Confidence(d + settings.rank) if dspark else None
+        if self.markov_head is not None and self.confidence_head is not None:
+            self.markov_head.begin(luck)
+            self.confidence_head.begin()
         self.register_buffer("embedding", teacher.embedding(), persistent=False)  # [V, d]
         self.head = Words(teacher, words, learnt=settings.head)
+
+    def _build(self, mixer: AttentionSpec, inner: int, eps: float, words: int) -> None:
+        """All modules but the head, of the sizes that the settings say."""
+        d, vocab, dspark = self._teacher.info.width, self._teacher.info.vocab, self.settings.kind == "dspark"
+        self.fc = nn.Linear(len(self.context_states) * d, d, bias=False)
+        self.hidden_norm = Norm(d, eps)
+        self.layers = nn.ModuleList(Layer(mixer, d, inner, eps) for _ in range(self.settings.layers))
+        self.norm = Norm(d, eps)
+        self.markov_head = Markov(vocab, words, self.settings.rank) if dspark else None
+        self.confidence_head = Confidence(d + self.settings.rank) if dspark else None
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         """All alike; output rows slowly."""
@@ -199,7 +205,7 @@ class DFlashTrainee(nn.Module):
             problem = misfit(plan, self._teacher.info)
             if problem is not None:
                 raise ModelError(f"{problem}.", "Name another drafter to go on from.")
-            self._like(plan)
+            self._become(plan)
 
             def read(name: str) -> Tensor | None:
                 stored = plan.prefix + name
@@ -207,31 +213,33 @@ class DFlashTrainee(nn.Module):
 
             own = {name: part for name, part in self.named_parameters() if not name.startswith("head.")}
             taken.put(plan.name, own, read)
-            self.mask, self.context_states = plan.mask, plan.states
-            self.states = (*plan.states, self._teacher.info.layers)
-            offsets, rows = read("d2t"), read("lm_head.weight")
+            offsets = read("d2t")
             ids = None if offsets is None else offsets + torch.arange(len(offsets))
+            rows = read("lm_head.weight") if plan.reduced else None
             self.head = taken.words_of(self._teacher, ids, rows, learnt=self.settings.head)
         finally:
             checkpoint.close()
 
-    def _like(self, plan: Plan) -> None:
-        """Take over what is no tensor. Raises UsageError for a draft of other options, ModelError for one of another kind."""
-        settings, layer = self.settings, self.layers[0]
-        assert isinstance(layer, Layer)
-        kind = "dflash2" if plan.selector else "dspark" if plan.markov else "dflash"
-        told = {"kind": (kind, settings.kind), "block": (plan.block, settings.block)}
-        told |= {"states": (len(plan.states), len(self.context_states)), "layers": (len(plan.sights), settings.layers)}
-        taken.same(plan.name, told)
-        if any(sight.causal or sight.window for sight in plan.sights):
-            raise taken.refused(plan.name, "layers whose slots do not see everything")
-        spec = taken.attention(plan.name, layer.self_attn.spec, plan.spec.layers[0].mixer)
-        for one in self.layers:
-            assert isinstance(one, Layer)
-            one.self_attn.spec = spec
-        self.from_anchor = plan.from_anchor
-        if plan.embed_scale != 1.0 or plan.logit_scale != 1.0:
-            raise taken.refused(plan.name, "scales of its own")
+    def _become(self, plan: Plan) -> None:
+        """Take the shape of a draft that is there. Raises ModelError for one of a kind that is read and not trained."""
+        mixers, channel = [layer.mixer for layer in plan.spec.layers], plan.spec.layers[0].channel
+        wanted = taken.attention(plan.name, _mixer(self._teacher), mixers[0])
+        assert isinstance(channel, DenseSpec)
+        plain = plan.embed_scale == plan.logit_scale == 1.0 and plan.logit_cap is None and channel.activation == "silu"
+        if plan.selector or any(sight.causal or sight.window for sight in plan.sights) or set(mixers) != {wanted}:
+            raise taken.refused(plan.name, "layers or a head of another kind")
+        if not plain or (plan.markov and plan.sure != plan.spec.width + plan.markov):
+            raise taken.refused(plan.name, "scales, a cap or a confidence head of another kind")
+        self.settings = structs.replace(
+            self.settings,
+            kind="dspark" if plan.markov else "dflash",
+            rank=plan.markov or self.settings.rank,
+            block=plan.block,
+            layers=len(plan.sights),
+        )
+        self.mask, self.context_states, self.from_anchor = plan.mask, plan.states, plan.from_anchor
+        self.states = (*plan.states, self._teacher.info.layers)
+        self._build(wanted, channel.width, plan.spec.eps, plan.reduced or self._teacher.info.vocab)
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """In the speculators container, bf16; without `whole` output rows that are the target's are left out."""
@@ -258,7 +266,7 @@ class DFlashTrainee(nn.Module):
             "num_hidden_layers": len(self.layers),
             "layer_types": ["full_attention"] * len(self.layers),
             "hidden_act": "silu",
-            "rms_norm_eps": self._teacher.spec.eps,
+            "rms_norm_eps": self.norm.eps,
             "rope_theta": mixer.rope.theta if mixer.rope is not None else 10000.0,
             "max_position_embeddings": self._teacher.spec.context,
             "vocab_size": info.vocab,
@@ -272,6 +280,8 @@ class DFlashTrainee(nn.Module):
             "mask_token_id": self.mask,
             "num_target_layers": info.layers,
             "sample_from_anchor": self.from_anchor,
+            "speculators_config": self._proposal(),
+            "tie_word_embeddings": False,
             "torch_dtype": "bfloat16",
         }
         if self.settings.kind == "dspark":
@@ -285,6 +295,23 @@ class DFlashTrainee(nn.Module):
             }
         made |= {"draft_vocab_size": len(self.head.words)} if self.head.reduced else {}
         return made | ({"tied_to_target": True} if tied and self.head.reduced else {})
+
+
+    def _proposal(self) -> dict[str, Any]:
+        """How speculators' container says for which model it drafts how much."""
+        proposal = {
+            "proposal_type": "greedy",
+            "speculative_tokens": self.settings.block - (not self.from_anchor),
+            "accept_tolerance": 0.0,
+            "verifier_accept_k": 1,
+        }
+        info = self._teacher.info
+        return {
+            "algorithm": self.settings.kind,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposal],
+            "verifier": {"name_or_path": info.name, "architectures": info.config.get("architectures") or []},
+        }
 
 
 class DFlashRecipe:

@@ -60,6 +60,8 @@ class DraftModel:
         theirs = describe(path)
         files = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.gguf")]
         nbytes = sum(file.stat().st_size for file in files)
+        if not any(".layers.0." in name for name in theirs.tensors):
+            return Match(Fit.NO, f"{path.name} is no whole model", weights=str(path))
         if theirs.tokenizer == model.tokenizer:
             reason = f"{path.name} shares the tokenizer of {model.name}"
             return Match(Fit.FAMILY, reason, gain=1.5, nbytes=nbytes, weights=str(path))

@@ -19,13 +19,14 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from outrider.core.target.spec import AttentionSpec
 from outrider.core.train import taken
 from outrider.core.train.parts import Mlp, Norm, Projections, attended, start, turns, wide
 from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Sayings, Words
 
-from .sizes import inner_of, mixer_of, opened
+from .sizes import inner_of, mixer_of, opened, sizes
 
 if TYPE_CHECKING:
     from .training import Settings
@@ -34,13 +35,12 @@ if TYPE_CHECKING:
 class Layer(nn.Module):
     """The one layer; it norms before its MLP alone."""
 
-    def __init__(self, teacher: Teacher, settings: Settings) -> None:
+    def __init__(self, spec: AttentionSpec, width: int, inner: int, eps: float, made_for: int) -> None:
         super().__init__()
-        d, eps = teacher.info.width, teacher.spec.eps
-        self.self_attn = Projections(mixer_of(teacher), d, d, eps)
-        self.post_attention_layernorm = Norm(d, eps)
-        self.mlp = Mlp(d, settings.width or inner_of(teacher))
-        self._made_for = teacher.spec.context
+        self.self_attn = Projections(spec, width, width, eps)
+        self.post_attention_layernorm = Norm(width, eps)
+        self.mlp = Mlp(width, inner)
+        self._made_for, self.eps = made_for, eps
 
     def forward(self, x: Tensor) -> Tensor:
         """The rows of one text, [R, d] -> [R, d]."""
@@ -63,10 +63,14 @@ class FirstTrainee(nn.Module):
         self.states = (teacher.info.layers,)
         d = teacher.info.width
         self.fc = nn.Linear(2 * d, d, bias=False)
-        self.layers = nn.ModuleList([Layer(teacher, settings)])
+        inner = settings.width or inner_of(teacher)
+        self.layers = nn.ModuleList([self._layer(mixer_of(teacher), inner, teacher.spec.eps)])
         start(self, luck)
         self.register_buffer("embedding", teacher.embedding(), persistent=False)  # [V, d]
         self.head = Words(teacher, words)
+
+    def _layer(self, spec: AttentionSpec, inner: int, eps: float) -> Layer:
+        return Layer(spec, self._teacher.info.width, inner, eps, self._teacher.spec.context)
 
     def groups(self) -> list[tuple[list[nn.Parameter], float]]:
         """All alike."""
@@ -101,10 +105,7 @@ class FirstTrainee(nn.Module):
     def load(self, folder: Path) -> None:
         """As `Continuing`."""
         with opened(folder, self._teacher.info, 1) as (container, read):
-            layer = self.layers[0]
-            assert isinstance(layer, Layer)
-            own = layer.self_attn.spec
-            layer.self_attn.spec = taken.attention(container.name, own, container.spec.layers[0].mixer)
+            self.layers[0] = self._layer(*sizes(container), container.spec.eps)
             if read("fc.bias") is not None:
                 self.fc.bias = nn.Parameter(torch.zeros_like(self.fc.weight[:, 0]))
             taken.put(container.name, dict(self.named_parameters()), read)
@@ -135,7 +136,8 @@ class FirstTrainee(nn.Module):
             "num_hidden_layers": 1,
             "num_target_layers": info.layers,
             "hidden_act": "silu",
-            "rms_norm_eps": self._teacher.spec.eps,
+            "rms_norm_eps": layer.eps,
+            "attention_bias": mixer.bias,
             "rope_theta": mixer.rope.theta if mixer.rope is not None else 10000.0,
             "max_position_embeddings": self._teacher.spec.context,
             "vocab_size": info.vocab,

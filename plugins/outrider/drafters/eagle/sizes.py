@@ -57,3 +57,14 @@ def opened(folder: Path, model: ModelInfo, version: int) -> Iterator[tuple[Conta
         yield container, tensor
     finally:
         source.close()
+
+
+def sizes(container: Container) -> tuple[AttentionSpec, int]:
+    """Attention and width of the MLP of a draft that is there. Raises ModelError for what is read and not trained."""
+    layer = container.spec.layers[0]
+    mixer, channel = layer.mixer, layer.channel
+    assert isinstance(mixer, AttentionSpec) and isinstance(channel, DenseSpec)
+    plain = mixer.rope is not None and mixer.rope == RopeSpec(mixer.rope.theta, mixer.head_dim)
+    if not plain or mixer.output_bias or mixer.window or channel.bias or channel.activation != "silu":
+        raise taken.refused(container.name, "a layer of another kind than a fresh draft's")
+    return mixer, channel.width

@@ -31,7 +31,7 @@ from outrider.core.train.words import Words, frequent
 
 from .first import FirstTrainee
 from .format import default_states
-from .sizes import inner_of, mixer_of, opened
+from .sizes import inner_of, mixer_of, opened, sizes
 
 STATES = 3
 SLOW = 0.1  # of the rate, for output rows: they are good already
@@ -136,9 +136,10 @@ class EagleTrainee(nn.Module):
             states = container.states(self._teacher.info)
             if len(states) != STATES:
                 raise taken.refused(container.name, f"{len(states)} states of the target")
-            own = self.midlayer.self_attn.spec
-            self.midlayer.self_attn.spec = taken.attention(container.name, own, container.spec.layers[0].mixer)
+            eps = container.spec.eps
+            self.midlayer = Layer(sizes(container)[0], self._teacher.info.width, sizes(container)[1], eps)
             self.midlayer.norm_first = container.norm_before_residual
+            self.norm.eps = eps
             names = {name: part for name, part in self.named_parameters() if not name.startswith("head.")}
             taken.put(container.name, {name.replace("midlayer.", "layers.0."): names[name] for name in names}, read)
             self.states = (*states, self._teacher.info.layers)
@@ -169,7 +170,8 @@ class EagleTrainee(nn.Module):
             "num_hidden_layers": 1,
             "num_target_layers": info.layers,
             "hidden_act": "silu",
-            "rms_norm_eps": self._teacher.spec.eps,
+            "rms_norm_eps": self.norm.eps,
+            "attention_bias": mixer.bias,
             "rope_theta": mixer.rope.theta if mixer.rope is not None else 10000.0,
             "max_position_embeddings": self._teacher.spec.context,
             "vocab_size": info.vocab,

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 import torch.nn.functional as F
+from msgspec import structs
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from outrider.core.errors import ModelError
 from outrider.core.train import lean, taken
 from outrider.core.train.ground import Joint
 from outrider.core.train.recipe import Batch
@@ -123,18 +125,33 @@ class MedusaTrainee(nn.Module):
         try:
             if not isinstance(files, MedusaFiles) or files.layers != 1:
                 raise taken.refused(folder.name, "heads of another kind than Medusa's with one layer")
-            taken.same(folder.name, {"heads": (files.heads, self.settings.heads)})
-            everywhere = torch.arange(self._teacher.info.vocab)
+            problem = files.misfit(self._teacher.info)
+            if problem is not None:
+                raise ModelError(f"{folder.name}: {problem}.", "Name another drafter to go on from.")
+            self._become(files)
             for head, block in enumerate(self.blocks):
                 at = f"{files.block(head, 0)}.linear."
                 taken.put(folder.name, {at + name: part for name, part in block.named_parameters()}, files.load)
-                rows = None if files.tied else files.load(f"{files.out(head)}.weight")
-                if len(self.rows) and rows is not None:
-                    taken.put(folder.name, {f"{files.out(head)}.weight": self.rows[head]}, files.load)
-                elif rows is not None and not taken.tied(self._teacher, everywhere, rows):
-                    taken.same(folder.name, {"head": (True, False)})
+            if not files.tied:
+                taken.put(
+                    folder.name, {f"{files.out(head)}.weight": part for head, part in enumerate(self.rows)}, files.load
+                )
         finally:
             files.close()
+
+    def _become(self, files: MedusaFiles) -> None:
+        """As many heads, with rows of their own where those are not the target's."""
+        d, every = self._teacher.info.width, torch.arange(self._teacher.info.vocab)
+        own = self.settings.head or not (
+            files.tied
+            or all(
+                taken.tied(self._teacher, every, files.load(f"{files.out(head)}.weight")) for head in range(files.heads)
+            )
+        )
+        self.settings = structs.replace(self.settings, heads=files.heads, head=own)
+        self.blocks = nn.ModuleList(nn.Linear(d, d) for _ in range(files.heads))
+        rows = [nn.Parameter(self.head.output.float().clone()) for _ in range(files.heads if own else 0)]
+        self.rows = nn.ParameterList(rows)
 
     def output(self) -> Tensor:
         """Rows [V, d] of the target's output layer."""

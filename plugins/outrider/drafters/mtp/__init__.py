@@ -43,7 +43,7 @@ class Mtp:
         return MtpRecipe()
 
     def matches(self, model: ModelInfo) -> Match:
-        """Fits a checkpoint that holds prediction layers; Gemma 4 needs its assistant."""
+        """Fits a checkpoint that holds prediction layers; waits for some otherwise, with Gemma 4 for its assistant."""
         layout = find(model.tensors, model.layers)
         if layout is not None:
             from outrider.core.target.families import read_spec
@@ -59,9 +59,10 @@ class Mtp:
         if strange(model.tensors, model.layers):
             return Match(Fit.NO, "the checkpoint holds prediction layers of a kind that is not known")
         told = promised(model.config)
+        reason = "needs prediction layers trained for this model: --drafter-weights PATH or NAME"
         if told:
-            return Match(Fit.NO, f"the config promises {_layers(told)}, the file lacks {'it' if told == 1 else 'them'}")
-        return Match(Fit.NO, "no prediction layer in the checkpoint")
+            reason = f"the config promises {_layers(told)}, the file lacks {'it' if told == 1 else 'them'}"
+        return Match(Fit.FAMILY, reason, GAIN, ready=False)
 
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether the assistant, the heads or the copy of the model at `weights` fit. Raises ModelError, BrokenFileError."""

@@ -93,7 +93,7 @@ class AheadTrainee(Learner):
 
     def _count(self, done: float) -> int:
         """Layers that learn now; those that begin to become copies of the first."""
-        if done < self.settings.first:
+        if done < self.settings.first and not bool(self.depths[-1].eh_proj.weight.any()):
             return 1
         for depth in self.depths[1:]:
             if not bool(depth.eh_proj.weight.any()):
