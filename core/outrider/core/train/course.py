@@ -42,7 +42,7 @@ from .answers import TURNS, Answers, Hooks, Kept, Manner, answer, cut, read_text
 from .loop import Loop, Schedule, there
 from .paper import Acceptance, ride
 from .plan import Plan, Speeds
-from .recipe import Changing, Labeller, Trainee
+from .recipe import Changing, Trainee
 from .settled import (
     STEP,
     between,
@@ -276,7 +276,7 @@ class Course:
         began = time.monotonic()
         self._tell("measuring", 0, 0, "", "how fast this machine is")
         rate = math.inf if self.order.text is not None else self._answer_some(made, answers)
-        if self._texts is not None:
+        if self._texts is not None and not answers.kept:
             answers.add(cut(model, self._texts, made.manner.longest))
         texts = answers.texts()[: sum(TRIED)]
         if not texts:
@@ -293,7 +293,7 @@ class Course:
 
     def _answer_some(self, made: Plan, answers: Answers) -> float:
         """Answer a few prompts, and some more where that is not long for the budget; tokens a second of the last ones."""
-        given, rate, began = self._prompts(), math.inf, time.monotonic()
+        given, rate, began = self._prompts()[: made.prompts], math.inf, time.monotonic()
         for count in TRIED:
             fresh = [number for number in range(len(given)) if number * TURNS not in answers.kept][:count]
             if not fresh or count / TRIED[0] * (time.monotonic() - began) > TRYING * (self.order.budget_s or 0.0):

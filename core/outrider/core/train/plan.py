@@ -22,7 +22,7 @@ from .loop import Schedule
 
 FILE = "plan.json"
 VERSION = 1
-HELD = 20  # one text in so many is not trained on, but used to measure
+HELD = 20  # one prompt in so many is not trained on, but used to measure
 EPOCHS = 3.0  # over answers that were made for this run
 MOST_EPOCHS = 10.0  # over data that is there
 SHORTEST = 0.1

@@ -16,6 +16,7 @@ from .loop import Schedule, in_epoch
 from .plan import HELD, Plan
 from .recipe import Labeller, Recipe, Trainee
 
+MANY, HELD_OF_FEW = 400, 8  # of fewer prompts than those one in so many is not trained on
 STEP, RATE = 512, 1e-3  # where nothing is said
 HEAVY = 4  # how much more a token of an answer counts among words than one of a prompt
 
@@ -47,8 +48,9 @@ def settings_of(recipe: Recipe, order: TrainOrder) -> msgspec.Struct:
 
 def parted(texts: Sequence[Kept]) -> tuple[list[Kept], list[Kept]]:
     """Texts to measure with, and texts to learn from; those of one prompt stay together."""
-    held = [text for text in texts if text.number // TURNS % HELD == 0]
-    return held, [text for text in texts if text.number // TURNS % HELD]
+    every = HELD if len({text.number // TURNS for text in texts}) >= MANY else HELD_OF_FEW
+    held = [text for text in texts if text.number // TURNS % every == 0]
+    return held, [text for text in texts if text.number // TURNS % every]
 
 
 def schedule_of(plan: Plan, texts: Sequence[Kept]) -> Schedule:

@@ -296,7 +296,6 @@ class DFlashTrainee(nn.Module):
         made |= {"draft_vocab_size": len(self.head.words)} if self.head.reduced else {}
         return made | ({"tied_to_target": True} if tied and self.head.reduced else {})
 
-
     def _proposal(self) -> dict[str, Any]:
         """How speculators' container says for which model it drafts how much."""
         proposal = {
@@ -305,12 +304,12 @@ class DFlashTrainee(nn.Module):
             "accept_tolerance": 0.0,
             "verifier_accept_k": 1,
         }
-        info = self._teacher.info
+        told = self._teacher.info.config.get("architectures")
         return {
             "algorithm": self.settings.kind,
             "default_proposal_method": "greedy",
             "proposal_methods": [proposal],
-            "verifier": {"name_or_path": info.name, "architectures": info.config.get("architectures") or []},
+            "verifier": {"name_or_path": None, "architectures": told or []},
         }
 
 
