@@ -358,9 +358,7 @@ def test_what_is_said_of_a_model(folder: Path, three: Path, tmp_path: Path) -> N
         assert answer.reason == "the config promises one prediction layer, the file lacks it"
     assert not Mtp().matches(replace(bare, architecture="gemma4")).ready
     tower = "vision_tower.encoder.layers.2.layer_norm1.weight"  # is none of them
-    assert (
-        Mtp().matches(replace(bare, tensors=bare.tensors | {tower})).reason.startswith("needs prediction layers")
-    )
+    assert Mtp().matches(replace(bare, tensors=bare.tensors | {tower})).reason.startswith("needs prediction layers")
     for name in ("model.layers.2.transformer.eh_proj.weight", "mtp.layers.0.enorm.weight"):
         assert "of a kind that is not known" in Mtp().matches(replace(bare, tensors=bare.tensors | {name})).reason
 

@@ -44,7 +44,9 @@ def as_markdown(data: dict[str, Any]) -> str:
             rows = [f"| {' | '.join(map(render.markdown_cell, row))} |" for row in section.rows]
             table = "\n".join([f"| {' | '.join(section.head)} |", f"| {rule} |", *rows])
         else:
-            table = "\n".join(f"- {render.markdown_cell(name)}: {render.markdown_cell(value)}" for name, value in _two(section))
+            table = "\n".join(
+                f"- {render.markdown_cell(name)}: {render.markdown_cell(value)}" for name, value in _two(section)
+            )
         parts += filter(None, (f"## {section.title}" if section.title else "", table, section.note))
     return "\n\n".join(parts) + "\n"
 

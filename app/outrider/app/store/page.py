@@ -63,7 +63,9 @@ def _message(message: Said) -> str:
         parts.append(f'<details><summary>{label}</summary><div class="text thought">{inner}</div></details>\n')
     for one in message.attachments:
         inner = escape(one.text)
-        parts.append(f'<details><summary>{escape(file_label(one))}</summary><div class="text">{inner}</div></details>\n')
+        parts.append(
+            f'<details><summary>{escape(file_label(one))}</summary><div class="text">{inner}</div></details>\n'
+        )
     parts.append(f'<div class="text">{_marked(message.text, message.runs)}</div>\n')
     if message.footer:
         parts.append(f'<p class="footer">{escape(message.footer)}</p>\n')

@@ -26,10 +26,12 @@ PROMPT_KEYS: tuple[tuple[str, str], ...] = (
     ("up, down", "At the edge of the prompt: earlier messages; on an empty one: a message that waits"),
     ("/, @", "Commands and files, offered while you type: tab or enter takes one, esc closes"),
     ("backspace", "At the beginning of the prompt: takes the last attachment away"),
-    ("shift+tab", "To what is attached: delete removes it, enter unfolds a paste into the prompt; else to the last message"),
+    (
+        "shift+tab",
+        "To what is attached: delete removes it, enter unfolds a paste into the prompt; else to the last message",
+    ),
     ("ctrl+z, ctrl+_", "Undo in the prompt"),
     ("alt+z", "Redo in the prompt"),
-
 )
 
 
