@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from shapes import SHAPES, passes
+from documents import SHAPES, passes
 from terminal import Terminal
 from traces import end, loading, step, written
 
