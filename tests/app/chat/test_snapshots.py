@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from chat_support import Ride, answer
 from race_support import drafted, lane, plain, race
 from snapshots import same
@@ -16,6 +17,13 @@ from outrider.app.chat.compare import keeping
 from outrider.app.chat.compare.arena import RaceScreen
 from outrider.app.chat.help import HelpScreen
 from outrider.app.chat.settings_screen import SettingsScreen
+
+
+@pytest.fixture(autouse=True)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cursor blinks."""
+    monkeypatch.setattr("textual.widgets.Input._toggle_cursor", lambda field: None)
+
 
 TEXT = """## Two ways
 
