@@ -12,7 +12,6 @@ from chat_support import Ride
 from rich.style import Style
 
 FOLDER = Path(__file__).parents[2] / "data" / "snapshots"
-CURVES = str.maketrans("▂▃▄▅▆▇", "▁▁▁▁▁▁")  # how high a curve stands hangs on time
 REWRITE = "OUTRIDER_SNAPSHOTS"  # `=write` takes the screens of now as right
 
 
@@ -31,7 +30,7 @@ def dump(chat: Ride) -> str:
     lines, letters, looks = [], [], {}
     names = iter("." + string.ascii_lowercase + string.ascii_uppercase + string.digits)
     for strip in chat.app.screen._compositor.render_strips():
-        lines.append(strip.text.translate(CURVES).rstrip())
+        lines.append(strip.text.rstrip())
         line = ""
         for segment in strip:
             words = look(segment.style)

@@ -30,8 +30,10 @@ TOKENS = 1000
 BUDGET, SLOW = 1.2, 3.0  # CPU seconds per 1,000 tokens; how much slower a machine may be than the one that was measured
 BUSY = 6.0  # what other programs on the same cores make of the cost of a frame
 TICK, ECHO, IDLE, HELP = 0.025, 0.05, 0.01, 0.2
-WAKE = 0.0002  # CPU seconds of a bare wake-up; where others hold the cores it costs many times that
-LOST = 4.0  # so many times, and the cost of anything is a matter of luck
+RUNS = 5  # of a document at most, where others hold the cores
+LOST = (
+    0.0004  # CPU seconds of a bare wake-up, above which a measurement is of others' work: quiet ones bill a tenth of it
+)
 
 CHAT = """
 import json, sys
@@ -44,12 +46,20 @@ print("ticks", json.dumps(app.chat.stage.frames.costs), "end of ticks")
 
 
 @pytest.fixture(scope="module")
-def busy() -> float:
-    """How many times dearer than usual a bare wake-up is, at least 1: the cores are not ours alone."""
+def quiet() -> None:
+    """The system bills a wake-up that does nothing for what it is; where others hold the cores it does not."""
     begun = time.process_time()
-    for _ in range(20):
-        select.select([], [], [], 0.02)
-    return max(1.0, (time.process_time() - begun) / 20 / WAKE)
+    for _ in range(10):
+        select.select([], [], [], 0.1)
+    bare = (time.process_time() - begun) / 10
+    if bare > LOST:
+        pytest.skip(f"others hold the cores: a bare wake-up is billed {1000 * bare:.1f} ms, so no cost can be measured")
+
+
+def cheap(runs: Sequence[tuple[float, float]], known: dict[str, float]) -> bool:
+    """Whether some run keeps to all bounds, so that no other is needed."""
+    most = min(SLOW * BUDGET, 1.5 * known.get("prose", SLOW * BUDGET))
+    return min(seconds for seconds, _ in runs) <= most and min(tick for _, tick in runs) <= BUSY * TICK
 
 
 def play(tokens: Sequence[str]) -> list[dict[str, Any]]:
@@ -86,24 +96,26 @@ def cost(folder: Path, shape: str) -> tuple[float, float]:
 
 
 @pytest.mark.thorough
-def test_no_document_costs_much_more_than_prose(tmp_path: Path, busy: float) -> None:
-    if busy > LOST:
-        pytest.skip(f"a bare wake-up costs {1000 * busy * WAKE:.1f} ms of CPU here now: nothing can be told")
+@pytest.mark.usefixtures("quiet")
+def test_no_document_costs_much_more_than_prose(tmp_path: Path) -> None:
     spent: dict[str, float] = {}
     for shape in SHAPES:
         (tmp_path / shape).mkdir()
         runs = [cost(tmp_path / shape, shape) for _ in range(2)]
+        while len(runs) < RUNS and not cheap(runs, spent):
+            runs.append(cost(tmp_path / shape, shape))
         spent[shape] = min(seconds for seconds, _ in runs)
         late = min(tick for _, tick in runs)
         print(f"{shape:10}{spent[shape]:6.2f} s CPU per 1,000 tokens   p95 tick {1000 * late:5.1f} ms")
-        assert late <= BUSY * TICK * busy, shape
-    assert spent["prose"] <= SLOW * BUDGET * busy
+        assert late <= BUSY * TICK, shape
+    assert spent["prose"] <= SLOW * BUDGET
     for shape, seconds in spent.items():
         assert seconds <= 1.5 * spent["prose"], shape
 
 
 @pytest.mark.thorough
-def test_keys_show_at_once_while_a_reply_comes_and_idling_costs_nothing(tmp_path: Path, busy: float) -> None:
+@pytest.mark.usefixtures("quiet")
+def test_keys_show_at_once_while_a_reply_comes_and_idling_costs_nothing(tmp_path: Path) -> None:
     with chatting(tmp_path, SHAPES["prose"](1500)) as terminal:
         begun = terminal.cpu()
         terminal.rest(4.0)
@@ -120,8 +132,8 @@ def test_keys_show_at_once_while_a_reply_comes_and_idling_costs_nothing(tmp_path
             terminal.rest(0.1)
         print(f"key echo {1000 * median(spent):.0f} ms CPU (most {1000 * max(spent):.0f}), idle {100 * idle:.1f} %")
         assert "writing" in terminal.screen.text()
-        assert median(spent) <= SLOW * ECHO * busy
-        assert idle <= SLOW * IDLE * busy
+        assert median(spent) <= SLOW * ECHO
+        assert idle <= SLOW * IDLE
 
 
 @pytest.mark.thorough

@@ -21,7 +21,8 @@ from outrider.app.chat.settings_screen import SettingsScreen
 
 @pytest.fixture(autouse=True)
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No cursor blinks."""
+    """No cursor blinks, and the curve of the last minute, which hangs on time, is flat."""
+    monkeypatch.setattr("outrider.app.chat.stats.lines._SPARKS", "▁" * 8)
     monkeypatch.setattr("textual.widgets.Input._toggle_cursor", lambda field: None)
 
 
