@@ -211,6 +211,7 @@ async def test_the_prompt_is_edited_elsewhere_and_kept(
     )
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.delenv("EDITOR", raising=False)
+    monkeypatch.setattr("outrider.app.editor._USUAL", ())  # nor is there one that is usual
     async with ride(answer("x\n")) as chat:
         prompt = chat.chat.prompt
         await chat.pilot.press(*"hey", "ctrl+g")

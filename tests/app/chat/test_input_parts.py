@@ -232,6 +232,9 @@ def test_an_editor_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
         editor.edit("text", ["false"])
     with pytest.raises(editor.NoEditor, match="could not be started"):
         editor.edit("text", ["/nowhere/editor"])
+    monkeypatch.setenv("EDITOR", "vi 'unclosed")
+    with pytest.raises(editor.NoEditor, match="cannot be read"):
+        editor.command()
     assert editor.edit("text", ["true"]) == "text" and editor.edit("", ["true"]) == ""
 
 

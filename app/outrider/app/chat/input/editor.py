@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import signal
 import subprocess
 import tempfile
 from pathlib import Path
+
+from outrider.app.editor import editor
 
 HOW = "Name one, as in `export EDITOR=nano`, and start Outrider again."
 
@@ -17,11 +17,14 @@ class NoEditor(Exception):
 
 
 def command() -> list[str]:
-    """What VISUAL or EDITOR names. Raises `NoEditor` if neither does."""
-    for name in ("VISUAL", "EDITOR"):
-        if words := shlex.split(os.environ.get(name, "")):
-            return words
-    raise NoEditor(f"No editor is set. {HOW}")
+    """The words that start it. Raises `NoEditor` if there is none, or what names it makes no sense."""
+    try:
+        words = editor()
+    except ValueError as error:
+        raise NoEditor(f"VISUAL or EDITOR cannot be read: {error}. {HOW}") from error
+    if not words:
+        raise NoEditor(f"No editor is set. {HOW}")
+    return words
 
 
 def edit(text: str, words: list[str]) -> str:
