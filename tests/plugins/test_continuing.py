@@ -81,7 +81,7 @@ def test_a_drafter_is_taken_over_as_it_was_written(teacher: Teacher, tmp_path: P
     batch = pupils.batch(teacher, texts, new.states)
     losses = [each.learn(batch, torch.Generator().manual_seed(4))["loss"] for each in (old, new)]
     assert losses[0] == losses[1]
-    assert all(part.grad is not None for parts, _ in new.groups() for part in parts if part.requires_grad)
+    assert all(part.grad is not None for group in new.groups() for part in group.parts if part.requires_grad)
 
 
 @pytest.mark.parametrize(

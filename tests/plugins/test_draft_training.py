@@ -191,7 +191,7 @@ def test_the_target_is_trained_along(teacher: Teacher, tmp_path: Path, monkeypat
     trainee = fresh(teacher, layers=2, online=0.1, match=1.0, alpha=1.0)
     assert trainee.states == ()
     assert trainee.target is not None
-    assert [factor for _, factor in trainee.groups()] == [1.0, 0.1]
+    assert [group.factor for group in trainee.groups()] == [1.0, 0.1]
     _, found = gradients(trainee, pupils.batch(teacher, texts, ()))
     offline = fresh(teacher, layers=2, match=1.0, alpha=1.0)
     _, same = gradients(offline, pupils.batch(teacher, texts, offline.states))
@@ -232,7 +232,7 @@ def test_rounded_targets_are_learnt_from_and_not_trained(teacher: Teacher, monke
 
 def test_frozen_tables_stay(teacher: Teacher) -> None:
     trainee = fresh(teacher, layers=2, frozen=True)
-    trained = {id(part) for parts, _ in trainee.groups() for part in parts}
+    trained = {id(part) for group in trainee.groups() for part in group.parts}
     kept = {name for name, part in trainee.named_parameters() if id(part) not in trained}
     assert kept == {"student.model.embed_tokens.weight", "student.lm_head.weight"}
     found = gradients(trainee, pupils.batch(teacher, pupils.answers(teacher, 2, 14), trainee.states))[1]

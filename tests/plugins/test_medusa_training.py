@@ -102,7 +102,7 @@ def test_gradients_of_joint_training_are_those_of_all_losses_at_once(tmp_path: P
     assert len(found) == len(list(trainee.named_parameters()))
     for name, part in trainee.named_parameters():
         torch.testing.assert_close(found[name], part.grad, rtol=1e-6, atol=1e-9)
-    assert [factor for _, factor in trainee.groups()] == [1.0, 0.05]
+    assert [group.factor for group in trainee.groups()] == [1.0, 0.05]
 
 
 @pytest.mark.train

@@ -108,7 +108,7 @@ def test_gradients_of_heads_that_are_gone_through_one_by_one_are_those_of_all_at
     weight.copy_(torch.rand(len(weight), generator=torch.Generator().manual_seed(1)) + 0.5)
     texts = several(teacher)
     trainee = fresh(teacher, texts, kind="parallel").double()
-    held = trainee.ground.words.law(teacher.read(texts[0].ids, (6,))[:, 0].double())[1]
+    held = trainee.ground.words.law(teacher.read(texts[0].ids, (6,))[:, 0].double()).held
     assert 0 < int(held.sum()) < len(held)
     assert isinstance(trainee, BesideTrainee)
     found: list[list[Tensor]] = [[], [], []]
@@ -199,7 +199,7 @@ def test_gradients_of_joint_training_are_those_of_all_losses_at_once(tmp_path: P
     assert len(found) == len(list(trainee.named_parameters()))
     for name, part in trainee.named_parameters():
         torch.testing.assert_close(found[name], part.grad, rtol=1e-6, atol=1e-9)
-    assert [factor for _, factor in trainee.groups()] == [1.0, 0.1]
+    assert [group.factor for group in trainee.groups()] == [1.0, 0.1]
 
 
 @pytest.mark.train

@@ -308,3 +308,4 @@ class TrainOrder(msgspec.Struct, omit_defaults=True, kw_only=True):
     cache: bool = True  # the target's states are kept on disk while the run lasts
     options: dict[str, str] = {}  # of the method
     continue_from: str | None = None  # folder of a drafter that is trained on; None: a fresh one
+    answers_of: str | None = None  # folder of a run whose prompts and answers are taken; None: they are made

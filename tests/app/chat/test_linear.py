@@ -253,10 +253,8 @@ assert "torch" not in sys.modules
         terminal.type(b"\x1b[A")  # the message before
         while b"hi" not in terminal.seen.rpartition(b"no drafting.")[2]:
             terminal.seen += os.read(terminal.fd, 1 << 16)
-        terminal.type(b"\x03")
-        terminal.until(b"Press ctrl+c again to quit.")
-        terminal.type(b"\x03")
-        terminal.until(b"code 0")
+        terminal.press(b"\x03", b"Press ctrl+c again to quit.")
+        terminal.press(b"\x03", b"code 0")
         assert b"Goodbye." in terminal.seen and terminal.process.wait(10) == 0
         assert b"\x1b[?1049h" not in terminal.seen and b"Traceback" not in terminal.seen
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from chat_support import answer, loading
@@ -108,6 +109,14 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         """Press keys."""
         os.write(self.fd, keys)
+
+    def press(self, keys: bytes, words: bytes) -> None:
+        """Press until these bytes have come: readline hears a signal between its painting and its waiting with the next one."""
+        for _ in range(14):
+            self.type(keys)
+            with suppress(AssertionError):
+                return self.until(words, 1.0)
+        self.until(words)
 
     def engine(self) -> int:
         """Process id of the engine, a child of the chat."""

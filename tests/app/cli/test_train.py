@@ -97,6 +97,8 @@ def test_failures(outrider, home, tmp_path):
         (("--option", "words"), "--option must be NAME=VALUE"),
         (("--text", "a.txt", "--prompts", "b.jsonl"), "--text goes with neither"),
         (("--text", "a.txt", "--chats"), "--text goes with neither"),
+        (("--text", "a.txt", "--answers-of", "b"), "--answers-of goes with neither"),
+        (("--answers-of", "nothing"), "There is no run nothing."),
         (("--resume", "x", "--out", "y"), "--resume and --out exclude each other."),
         (("--resume", "x"), "There is no run x."),
         (("--resume",), "There is no run of eagle."),

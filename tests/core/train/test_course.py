@@ -66,6 +66,7 @@ class Ear:
     ) -> None:
         self.events: list[Progress] = []
         self.notices: list[str] = []
+        self.threads: set[int] = set()  # of the steps
         self._stop, self._kill, self.stopped = stop, kill, False
 
     def say(self, event: Any) -> None:
@@ -74,6 +75,8 @@ class Ear:
         if not isinstance(event, Progress):
             return
         self.events.append(event)
+        if event.phase == "training":
+            self.threads.add(torch.get_num_threads())
         self.stopped = self.stopped or (self._stop is not None and self._stop(event))
         if self._kill is not None and self._kill(event):
             raise KeyboardInterrupt
@@ -169,9 +172,12 @@ def test_a_run_that_ends_anywhere_comes_to_the_same_weights(
     if way == "kill":  # what may be there besides
         with (folder / "answers.jsonl").open("ab") as file:
             file.write(b"[999,3,[1,2")
-    torch.set_num_threads(2)
-    done = resume(engine, folder)
-    assert torch.get_num_threads() == 1
+    ear = Ear()
+    torch.set_num_threads(2)  # those of the plan are taken, and given back
+    done = resume(engine, folder, ear)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    assert ear.threads in ({1}, set())  # it may have been over
     assert data(folder) == data(whole)
     assert done.steps == json.loads((whole / "result.json").read_bytes())["steps"]
     ours, theirs = weights(folder), weights(whole)
@@ -474,7 +480,8 @@ def test_the_whole_container_is_written_for_others(engine: Engine, toy: Path, tm
         return course.export(engine, request, lambda _: None, lambda: False)
 
     made = asked(tmp_path / "out" / "whole", True)
-    assert made["files"] == ["README.md", "config.json", "medusa_lm_head.safetensors", "outrider.json"]
+    heads = ["medusa_lm_head.pt", "medusa_lm_head.safetensors"]
+    assert made["files"] == ["README.md", "config.json", *heads, "outrider.json"]
     full = load_file(tmp_path / "out" / "whole" / "medusa_lm_head.safetensors")
     head = load_file(toy / "model.safetensors")["lm_head.weight"].bfloat16()
     assert torch.equal(full["1.1.weight"], head)

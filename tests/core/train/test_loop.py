@@ -16,7 +16,7 @@ from torch import nn
 from outrider.core.errors import BrokenFileError, Cancelled, ModelError
 from outrider.core.train import checkpoint
 from outrider.core.train.loop import LOG, Loop, Schedule, batches, in_epoch
-from outrider.core.train.recipe import Batch
+from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.states import States
 
 
@@ -33,9 +33,9 @@ class Pupil(nn.Module):
             self.out.bias.zero_()
         self.poison, self.steps = poison, 0
 
-    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+    def groups(self) -> list[Group]:
         weight, bias = self.out.parameters()
-        return [([weight], 1.0), ([bias], 0.1)]
+        return [Group([weight], fresh=True), Group([bias], 0.1)]
 
     def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
         rows = torch.tensor([row for rows in batch.rows() for row in rows])

@@ -36,13 +36,19 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(engine: Engine, toy: Path, method: str, folder: Path, resume: bool = False, **more: Any) -> course.Trained:
+    prompts: list[TrainPrompt] | None = more.pop("prompts", None)
     options = {name: str(value) for name, value in more.pop("options", {}).items()}
     told = {"answer_tokens": 12, "epochs": 1.0, "step_tokens": 60, "threads": 1} | more
     order = TrainOrder(method=method, folder=str(folder), options=options, **told)
-    given = [TrainPrompt(messages=[Message("user", f"{WORDS[n % 8]}{WORDS[n // 8]}")]) for n in range(22)]
-    request = Train(
-        id=1, order=order, model=ModelChoice(model=str(toy)), prompts=[] if resume else given, resume=resume
+    words = [f"{WORDS[n % 8]}{WORDS[n // 8]}" for n in range(22)]
+    given = (
+        prompts
+        if prompts is not None
+        else []
+        if resume
+        else [TrainPrompt(messages=[Message("user", word)]) for word in words]
     )
+    request = Train(id=1, order=order, model=ModelChoice(model=str(toy)), prompts=given, resume=resume)
     made = course.run(engine, request, lambda event: None, lambda: False)
     return msgspec.convert(made, course.Trained)
 
@@ -100,6 +106,35 @@ def test_a_run_goes_on_from_a_drafter_that_is_there(engine: Engine, toy: Path, t
     shutil.rmtree(source)  # nothing hangs on it
     (tmp_path / "second" / "result.json").unlink(missing_ok=True)
     assert train(engine, toy, "medusa", tmp_path / "second", resume=True).before == more.before
+
+
+def test_a_run_learns_from_the_answers_of_another(engine: Engine, toy: Path, tmp_path: Path) -> None:
+    first = train(engine, toy, "medusa", tmp_path / "first", options={"heads": 2}, answers=20, seed=3)
+    source = str(tmp_path / "first")
+    more = train(engine, toy, "eagle", tmp_path / "second", resume=False, prompts=[], answers_of=source, seed=4)
+    theirs, ours = ((tmp_path / run / "answers.jsonl").read_bytes() for run in ("first", "second"))
+    assert theirs == ours and (more.texts, more.tokens) == (first.texts, first.tokens)
+    card = (Path(more.drafter) / "README.md").read_text()
+    assert "--answers 20 " in card and "--answers-of first" in card
+    fewer = train(engine, toy, "eagle", tmp_path / "third", prompts=[], answers_of=source, answers=10)
+    assert fewer.texts == 10
+    shutil.rmtree(source)  # nothing hangs on it
+    (tmp_path / "third" / "result.json").unlink()
+    assert train(engine, toy, "eagle", tmp_path / "third", resume=True).texts == 10
+
+
+def test_answers_are_taken_of_a_run_of_the_same_model(engine: Engine, toy: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no run in"):
+        train(engine, toy, "medusa", tmp_path / "run", answers_of=str(tmp_path / "nothing"))
+    text = tmp_path / "text.txt"
+    text.write_text("red sea fig oak " * 40)
+    train(engine, toy, "medusa", tmp_path / "book", options={"heads": 2}, text=str(text), longest=48)
+    with pytest.raises(UsageError, match="learns from a text"):
+        train(engine, toy, "eagle", tmp_path / "run", prompts=[], answers_of=str(tmp_path / "book"))
+    train(engine, toy, "medusa", tmp_path / "first", options={"heads": 2})
+    other = toys.checkpoint(tmp_path / "other", layers=2)
+    with pytest.raises(UsageError, match="another model's"):
+        train(engine, other, "medusa", tmp_path / "run", prompts=[], answers_of=str(tmp_path / "first"))
 
 
 def test_there_must_be_a_drafter_to_go_on_from(engine: Engine, toy: Path, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ Examples:
   outrider train eagle --text book.txt            learn from a text instead of the model's own answers
   outrider train eagle --option words=0 --option steps=5
   outrider train eagle --chats --budget 1h        begin with the questions of your own chats
+  outrider train dflash --answers-of starter-eagle  learn from what another run was answered already
   outrider train eagle --resume                   go on with the run that was stopped last
   outrider train runs                             all runs, and how far each is
   outrider train export last --full --to FOLDER   the whole drafter, as other engines read it
@@ -96,6 +97,9 @@ class _Train(click.Command):
 )
 @click.option("--prompts", metavar="FILE", help="Own prompts, one JSON object a line.  [default: bundled ones]")
 @click.option("--chats", is_flag=True, help="Begin with what you asked in your own chats. Nothing leaves this machine.")
+@click.option(
+    "--answers-of", metavar="RUN", help="Learn from the prompts and answers of another run: its folder, or its name."
+)
 @click.option("--text", metavar="FILE", help="Learn from a text file instead of the model's own answers.")
 @click.option(
     "--answer-temperature", type=click.FloatRange(0, 2), default=0.7, show_default=True, help="Of its answers."
@@ -220,6 +224,10 @@ def _request(method: str, options: EngineOptions, told: dict[str, Any]) -> proto
     """What is asked of the engine. Raises WrongUsage."""
     if told["text"] is not None and (told["prompts"] is not None or told["chats"]):
         raise render.WrongUsage("--text goes with neither --prompts nor --chats.", "Learn from one of both.")
+    if told["answers_of"] is not None and (told["text"] is not None or told["prompts"] is not None or told["chats"]):
+        raise render.WrongUsage(
+            "--answers-of goes with neither --prompts nor --chats nor --text.", "Its prompts are those of that run."
+        )
     resumed = told["resume"]
     if resumed is not None and told["out"] is not None:
         raise render.WrongUsage("--resume and --out exclude each other.", "--resume RUN names the folder.")
@@ -244,6 +252,7 @@ def _request(method: str, options: EngineOptions, told: dict[str, Any]) -> proto
         cache=not told["no_cache"],
         options=told["method_options"],
         continue_from=begun,
+        answers_of=None if told["answers_of"] is None else str(_runs.named(told["answers_of"])),
     )
     model = options.model if resumed is None or options.typed("engine.model") else None
     return protocol.Train(id=0, order=order, model=model, prompts=_prompts(told), resume=resumed is not None)
@@ -251,7 +260,9 @@ def _request(method: str, options: EngineOptions, told: dict[str, Any]) -> proto
 
 def _prompts(told: dict[str, Any]) -> list[protocol.TrainPrompt]:
     """What the model is asked: chats first, if they are wanted, then a file or the bundled prompts. Raises WrongUsage."""
-    if told["text"] is not None or (told["resume"] is not None and told["prompts"] is None and not told["chats"]):
+    if told["text"] is not None or told["answers_of"] is not None:
+        return []
+    if told["resume"] is not None and told["prompts"] is None and not told["chats"]:
         return []
     own = _training.chats() if told["chats"] else []
     if told["chats"] and not own:

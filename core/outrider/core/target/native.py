@@ -222,7 +222,8 @@ def find() -> Native | str:
         return str(error)
     backend = Native(library, compiler, compiled.parallel())
     for dtype in _HALF:
-        wrong = failing(backend, dtype)
+        with torch.autocast("cpu", enabled=False):  # a training may be the first to ask
+            wrong = failing(backend, dtype)
         if wrong is not None:
             return f"{wrong} gave wrong numbers as {compiler} built it"
     return backend

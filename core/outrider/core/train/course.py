@@ -28,6 +28,7 @@ import msgspec
 import torch
 
 from outrider.core import finding, registry, trained
+from outrider.core.calibration import ALL_THREADS
 from outrider.core.engine import Engine, Say
 from outrider.core.errors import ModelError, OutriderError, UsageError
 from outrider.core.loading import Model
@@ -40,6 +41,8 @@ from . import onward, outcome, room
 from . import plan as plans
 from .answers import TURNS, Answers, Hooks, Kept, Manner, answer, cut, read_texts, turns
 from .loop import Loop, Schedule, there
+from .onward import DATA, PROMPTS
+from .outcome import Trained
 from .paper import Acceptance, ride
 from .plan import Plan, Speeds
 from .recipe import Changing, Trainee
@@ -58,7 +61,7 @@ from .settled import (
 from .states import States, nbytes
 from .teacher import Teacher
 
-PROMPTS, DATA, SECONDS, RESULT = "prompts.json", "answers.jsonl", "seconds.json", "result.json"
+SECONDS, RESULT = "seconds.json", "result.json"
 DRAFTER = "drafter"
 KEPT = ("states.bin", "states.json", "labels.bin", "labels.json")  # while the run lasts
 LOOKS = 6  # measurements while it trains
@@ -68,26 +71,6 @@ DRAFT = 5  # tokens of a draft in a measurement
 TRIED = (16, 48)  # prompts that are answered to see how fast that goes: at first, and then
 TRYING = 0.1  # share of a budget that the latter may take
 LETTERS = 3  # of a token, at least, in a prompt that was not read yet
-
-
-class Trained(msgspec.Struct, kw_only=True):
-    """What a run came to."""
-
-    method: str
-    folder: str
-    drafter: str  # its files
-    texts: int
-    tokens: int  # of answers
-    steps: int
-    loss: float | None
-    parameters: int
-    measured: Measured | None  # None: this method's drafts need more of the target than its states
-    place: str  # where the model finds it; "": it was not put there
-    rival: str  # the drafter that it was compared with, "" if there was none
-    rival_measured: Measured | None  # on the same texts
-    before: Measured | None = None  # the drafter that it went on from, on the same texts
-    model: bool = False  # the target learnt as well: what came out is a model of its own
-    seconds: dict[str, float]  # by stage, of all sittings
 
 
 def run(engine: Engine, request: Train, say: Say, cancelled: Callable[[], bool]) -> dict[str, Any]:
@@ -137,6 +120,8 @@ class Course:
         self.recipe = recipe_of(self.order.method)
         self.settings = settings_of(self.recipe, self.order)
         self._texts = self._read_texts()
+        if known is None and self.order.answers_of is not None:
+            request.prompts = onward.prompts(self.order)
         if known is None and self.order.text is None and not request.prompts:
             raise UsageError("There are no prompts to answer.", "Give --prompts FILE or --text FILE.")
 
@@ -147,9 +132,14 @@ class Course:
             self._check_same(self._known)
             return msgspec.json.decode(done.read_bytes(), type=Trained)
         model, teacher = self._loaded()
-        answers = Answers(self.folder / DATA)
         plan = self._known or self._begun(model, teacher)
-        torch.set_num_threads(plan.threads or torch.get_num_threads())
+        with room.threads(plan.threads):
+            made = self._made_of(plan, model, teacher)
+        done.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
+        return made
+
+    def _made_of(self, plan: Plan, model: Model, teacher: Teacher) -> Trained:
+        answers = Answers(self.folder / DATA)
         begins = self._known is None or not plan.settled
         size = room.size(self._made(teacher, torch.ones(teacher.info.vocab, dtype=torch.int64), 0))
         needed = room.check(teacher, size, self.order.step_tokens or STEP)
@@ -173,7 +163,6 @@ class Course:
         made = self._finished(model, teacher, plan, loop, (texts, held))
         for name in KEPT:
             (self.folder / name).unlink(missing_ok=True)
-        done.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1))
         return made
 
     def export(self, folder: Path, *, whole: bool) -> None:
@@ -254,12 +243,13 @@ class Course:
             prompts=min(len(prompts), order.answers or len(prompts)),
             epochs=order.epochs or plans.EPOCHS,
             manner=manner,
-            threads=order.threads or torch.get_num_threads(),
+            threads=order.threads or ALL_THREADS,
             settled=order.budget_s is None,
             settings=msgspec.to_builtins(self.settings),
         )
         (self.folder / PROMPTS).write_bytes(msgspec.json.encode(prompts))
         onward.keep(order, self.folder)
+        onward.take(made, self.folder)
         plans.write(self.folder, made)
         return made
 
@@ -378,7 +368,7 @@ class Course:
         every, held = texts[0], texts[1][: plan.measured]
         folder, info = self.folder / DRAFTER, teacher.info
         tokens = sum(map(learnt, every))
-        parameters = sum(part.numel() for parts, _ in loop.trainee.groups() for part in parts)
+        parameters = sum(part.numel() for group in loop.trainee.groups() for part in group.parts)
         with self._timed("measuring"):
             self._tell("measuring", 0, 0, "", f"on {len(held)} texts that it has not seen")
             shutil.rmtree(folder, ignore_errors=True)

@@ -23,6 +23,7 @@ from torch import nn
 from outrider.core.errors import Cancelled, ModelError
 
 from . import checkpoint
+from .optimiser import Optimiser
 from .recipe import Trainee
 from .states import States
 
@@ -89,8 +90,7 @@ class Loop:
         assert isinstance(trainee, nn.Module)
         self.trainee, self.module = trainee, trainee
         self._states, self._schedule, self._folder = states, schedule, folder
-        groups = [{"params": parts, "factor": factor} for parts, factor in trainee.groups()]
-        self._optimiser = torch.optim.AdamW(groups, lr=schedule.rate, betas=schedule.betas, weight_decay=schedule.decay)
+        self._optimiser = Optimiser(trainee.groups(), schedule.rate, schedule.betas, schedule.decay)
         self.step, self.seen = checkpoint.load(folder, trainee, self._optimiser)
         self.loss = math.nan  # of the newest steps, about
 

@@ -1,16 +1,21 @@
-"""Going on from a drafter that is there: it is copied into the run, so that nothing hangs on where it came from."""
+"""Going on from a drafter, or from the answers of another run: they are copied, so that nothing hangs on where they came from."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-from outrider.core.errors import UsageError
-from outrider.core.protocol import TrainOrder
+import msgspec
 
+from outrider.core.errors import UsageError
+from outrider.core.protocol import TrainOrder, TrainPrompt
+
+from . import plan as plans
+from .plan import Plan
 from .recipe import Continuing, Trainee
 
 FOLDER = "begun"  # of a run: the drafter that it goes on from
+PROMPTS, DATA = "prompts.json", "answers.jsonl"  # of any run
 
 
 def keep(order: TrainOrder, run: Path) -> None:
@@ -34,3 +39,36 @@ def begin(trainee: Trainee, order: TrainOrder, run: Path) -> Trainee:
         )
     trainee.load(run / FOLDER)
     return trainee
+
+
+def prompts(order: TrainOrder) -> list[TrainPrompt]:
+    """What the run was asked whose answers `order` takes. Raises UsageError if there are none."""
+    other = _other(order)
+    if other.order.text is not None:
+        raise UsageError(f"The run in {order.answers_of} learns from a text.", f"Give --text {other.order.text}.")
+    return msgspec.json.decode((Path(order.answers_of or "") / PROMPTS).read_bytes(), type=list[TrainPrompt])
+
+
+def take(plan: Plan, run: Path) -> None:
+    """Take the answers of another run, if the order names one; what it lacks is answered in its manner.
+
+    Raises UsageError if another model gave them.
+    """
+    if plan.order.answers_of is None:
+        return
+    other, source = _other(plan.order), Path(plan.order.answers_of)
+    if other.target != plan.target:
+        raise UsageError(
+            f"The answers in {source} are another model's.", "Name a run of this model, or leave --answers-of out."
+        )
+    plan.manner = other.manner
+    plan.prompts = min(plan.order.answers or other.prompts, len(prompts(plan.order)))
+    if (source / DATA).exists():
+        shutil.copyfile(source / DATA, run / DATA)
+
+
+def _other(order: TrainOrder) -> Plan:
+    found = plans.read(Path(order.answers_of or ""))
+    if found is None:
+        raise UsageError(f"There is no run in {order.answers_of}.", "`outrider train runs` lists them.")
+    return found

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+import msgspec
+
 from outrider.core import finding, trained
 from outrider.core.drafting import ModelInfo
 from outrider.core.trained import Card, Measured
@@ -17,6 +19,26 @@ from outrider.core.trained import Card, Measured
 from .plan import Plan
 
 RIVALS = ("trained", "beside", "shipped")  # places from where a drafter rides by itself
+
+
+class Trained(msgspec.Struct, kw_only=True):
+    """What a run came to."""
+
+    method: str
+    folder: str
+    drafter: str  # its files
+    texts: int
+    tokens: int  # of answers
+    steps: int
+    loss: float | None
+    parameters: int
+    measured: Measured | None  # None: this method's drafts need more of the target than its states
+    place: str  # where the model finds it; "": it was not put there
+    rival: str  # the drafter that it was compared with, "" if there was none
+    rival_measured: Measured | None  # on the same texts
+    before: Measured | None = None  # the drafter that it went on from, on the same texts
+    model: bool = False  # the target learnt as well: what came out is a model of its own
+    seconds: dict[str, float]  # by stage, of all sittings
 
 
 def card(plan: Plan, info: ModelInfo, facts: tuple[int, int, int], hours: float, measured: Measured | None) -> Card:
@@ -55,6 +77,7 @@ def command(plan: Plan) -> str:
     words += ["--epochs", f"{plan.epochs:.3g}", "--seed", str(order.seed)]
     words += ["--rate", f"{order.rate:g}"] if order.rate is not None else []
     words += ["--continue-from", Path(order.continue_from).name] if order.continue_from is not None else []
+    words += ["--answers-of", Path(order.answers_of).name] if order.answers_of is not None else []
     for name, value in order.options.items():
         words += ["--option", f"{name}={value}"]
     return shlex.join(words)

@@ -61,6 +61,14 @@ class Batch:
         return sum(text.end - text.answer for text in self.texts)
 
 
+class Group(NamedTuple):
+    """Parameters that are trained alike."""
+
+    parts: list[nn.Parameter]
+    factor: float = 1.0  # of the learning rate
+    fresh: bool = False  # they begin with chance, so that matrices among them are trained by Muon
+
+
 class Trainee(Protocol):
     """A drafter that is being trained: a `torch.nn.Module` with these besides. It may be a `Labeller` too."""
 
@@ -74,8 +82,8 @@ class Trainee(Protocol):
         """
         ...
 
-    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        """What is trained, with the factor of the learning rate."""
+    def groups(self) -> list[Group]:
+        """What is trained."""
         ...
 
     def save(self, folder: Path, *, whole: bool) -> None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from outrider.core.errors import ModelError
 from outrider.core.weights import memory
 
@@ -32,7 +34,7 @@ class Size(NamedTuple):
 
 def size(trainee: Trainee) -> Size:
     """How large a trainee is."""
-    weights = sum(part.numel() for parts, _ in trainee.groups() for part in parts)
+    weights = sum(part.numel() for group in trainee.groups() for part in group.parts)
     return Size(weights, len(trainee.states), trainee.top if isinstance(trainee, Labeller) else 0)
 
 
@@ -88,3 +90,14 @@ def writing(folder: Path) -> Iterator[None]:
 
 def _gb(nbytes: int) -> str:
     return f"{nbytes / 1e9:.1f}" if nbytes >= 1e8 else f"{nbytes / 1e9:.3f}"
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """So many CPU threads meanwhile; None: as it is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .parts import soft_loss, wide
+from .asking import SLICE, Asked, Law, ask, likeliest
+from .parts import wide
 from .recipe import Batch
 from .teacher import Teacher
 
@@ -58,11 +59,19 @@ class Words(nn.Module):
         return self._teacher.capped(x.to(self.rows.dtype) @ self.rows.t())
 
     @torch.no_grad()
-    def law(self, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Last states [R, d] -> the target's law over the words [R, n], and whether its best token is one of them [R]."""
-        logits = self._teacher.norm(last).to(self.output.dtype) @ self.output.t()  # [R, V]
-        logits = self._teacher.capped(wide(logits))
-        return logits[:, self.words].softmax(-1), self.known[logits.argmax(-1)]
+    def law(self, last: Tensor) -> Law:
+        """What the target says behind last states [R, d], over the words."""
+        parts = list[tuple[Tensor, Tensor, Tensor]]()
+        for some in last.split(SLICE):
+            logits = self._teacher.norm(some).to(self.output.dtype) @ self.output.t()  # [r, V]
+            words = logits[:, self.words] if self.reduced else logits
+            held = words.amax(-1) >= logits.amax(-1)
+            parts.append((*likeliest(self._teacher.capped(wide(words))), held))
+        return Law(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+    def ask(self, x: Tensor, law: Law, weights: Tensor) -> Asked:
+        """Rows [R, d] against the laws of as many places, each times its weight [R]."""
+        return ask(x, self.rows, law, weights, self._teacher.spec.logit_cap)
 
     def tables(self, *, whole: bool) -> dict[str, Tensor]:
         """What a container holds of it: rows that are not the target's (or all, if `whole`), the tables of a reduced head."""
@@ -76,20 +85,23 @@ class Words(nn.Module):
 
 
 class Said(NamedTuple):
-    """What the target said behind some rows, as laws over the words."""
+    """What the target said behind some rows."""
 
     rows: Tensor  # [R] rows of the batch that are asked
-    laws: Tensor  # [R, n]
-    held: Tensor  # [R] whether the target's best token is one of the words
+    law: Law
+
+    @property
+    def weights(self) -> Tensor:
+        """Of the rows in a mean over those that are held, [R]."""
+        return self.law.held / self.law.held.sum().clamp(min=1)
 
     def loss(self, logits: Tensor) -> Tensor:
         """Mean cross-entropy of logits [R, n], of the rows that are held."""
-        return (soft_loss(logits, self.laws) * self.held).sum() / self.held.sum().clamp(min=1)
+        return (self.law.loss(logits) * self.weights).sum()
 
     def right(self, logits: Tensor) -> float:
-        """Share of the rows whose best word is the target's best token."""
-        best = logits.detach().argmax(-1) == self.laws.argmax(-1)
-        return float((best & self.held).float().mean()) if len(self.rows) else 0.0
+        """Share of the rows for which the target's best token is the likeliest word of logits [R, n]."""
+        return float(self.law.right(logits).float().mean()) if len(self.rows) else 0.0
 
 
 class Sayings:
@@ -99,7 +111,7 @@ class Sayings:
     def __init__(self, batch: Batch, words: Words, last: Tensor) -> None:
         self._texts = batch.texts
         places = torch.tensor([row for rows in batch.rows() for row in rows], dtype=torch.int64, device=last.device)
-        self._laws, self._held = words.law(last[places])
+        self._law = words.law(last[places])
         self._number = torch.full((last.shape[0],), -1, device=last.device)  # [N] of the place
         self._number[places] = torch.arange(len(places), device=last.device)
 
@@ -109,4 +121,4 @@ class Sayings:
         asked = torch.tensor(rows, dtype=torch.int64, device=self._number.device)
         number = self._number[asked + distance]
         known = number >= 0
-        return Said(asked[known], self._laws[number[known]], self._held[number[known]])
+        return Said(asked[known], self._law.at(number[known]))

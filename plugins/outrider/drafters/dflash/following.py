@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from outrider.core.train.parts import soft_loss, wide
+from outrider.core.train.asking import Law
+from outrider.core.train.parts import wide
 
 CROSS, APART, SURE = 0.1, 0.9, 1.0  # weights of the three
 
@@ -44,9 +45,9 @@ class Confidence(nn.Module):
         nn.init.zeros_(self.proj.bias)
 
 
-def losses(logits: Tensor, laws: Tensor, sure: Tensor) -> Tensor:
-    """Of slots with logits and laws [R, n] each and confidences [R] before the sigmoid: [R]."""
-    apart = (wide(logits).softmax(-1) - laws).abs().sum(-1)
+def losses(logits: Tensor, law: Law, sure: Tensor) -> Tensor:
+    """Of slots with logits [R, n], the target's laws there and confidences [R] before the sigmoid: [R]."""
+    apart = (wide(logits).softmax(-1) - law.spread(logits)).abs().sum(-1)
     stays = (1 - apart.detach() / 2).clamp(0, 1)
     doubt = F.binary_cross_entropy_with_logits(wide(sure), stays.to(wide(sure)), reduction="none")
-    return CROSS * soft_loss(logits, laws) + APART * apart + SURE * doubt
+    return CROSS * law.loss(logits) + APART * apart + SURE * doubt

@@ -21,11 +21,12 @@ from msgspec import structs
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from outrider.core.errors import ModelError
+from outrider.core.errors import ModelError, UsageError
 from outrider.core.target.spec import AttentionSpec, DenseSpec, RopeSpec
 from outrider.core.train import taken
-from outrider.core.train.parts import Mlp, Norm, Projections, soft_loss, start, turns, wide
-from outrider.core.train.recipe import Batch, Text
+from outrider.core.train.asking import Asked, Law
+from outrider.core.train.parts import Mlp, Norm, Projections, start, turns, wide
+from outrider.core.train.recipe import Batch, Group, Text
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Words, frequent
 from outrider.core.weights.checkpoint import open_checkpoint
@@ -99,10 +100,11 @@ class DFlashTrainee(nn.Module):
         self.markov_head = Markov(vocab, words, self.settings.rank) if dspark else None
         self.confidence_head = Confidence(d + self.settings.rank) if dspark else None
 
-    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+    def groups(self) -> list[Group]:
         """All alike; output rows slowly."""
         rest = [part for name, part in self.named_parameters() if not name.startswith("head.")]
-        return [(rest, 1.0), *([([self.head.rows], SLOW)] if isinstance(self.head.rows, nn.Parameter) else [])]
+        rows = self.head.rows
+        return [Group(rest, fresh=True), *([Group([rows], SLOW)] if isinstance(rows, nn.Parameter) else [])]
 
     def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
         """As `Trainee`; a text at a time, each with its share of all anchors."""
@@ -122,36 +124,30 @@ class DFlashTrainee(nn.Module):
     def loss(self, batch: Batch, text: Text, anchors: Tensor) -> tuple[Tensor, float]:
         """Mean loss of the blocks at `anchors` [A], rows of the batch, and how often their first guess is the target's."""
         places = torch.arange(max(text.answer - 1, text.start), text.end - 1)
-        law, held = self.head.law(batch.states[places, -1])
+        law = self.head.law(batch.states[places, -1])
         first = 0 if self.from_anchor else 1
         slots = torch.arange(self.settings.block - first)  # [D] that draft
         asked = anchors[:, None] + slots - places[0]  # [A, D] place whose law a slot is asked for
         there = asked < len(places)
         asked = asked.clamp(max=len(places) - 1)
         x = self.slots(batch, text, anchors)[:, first:]  # [A, D, d]
-        keep = there & held[asked]
+        keep = there & law.held[asked]
         weights = (keep * torch.exp(-slots / self.settings.gamma))[keep]
         before = batch.ids[(anchors[:, None] + slots).clamp(max=text.end - 1)]  # [A, D]
-        each = self._losses(x[keep], before[keep], law[asked[keep]])
-        loss = (each * weights).sum() / weights.sum().clamp(min=1e-9)
-        with torch.no_grad():
-            right = self._logits(x[:, 0], before[:, 0]).argmax(-1) == law[asked[:, 0]].argmax(-1)
-        return loss, float((right & keep[:, 0]).float().mean())
+        wanted = law.at(asked[keep])
+        made = self._asked(x[keep], before[keep], wanted, weights / weights.sum().clamp(min=1e-9))
+        right = made.right[slots.expand_as(keep)[keep] == 0].sum()
+        return made.loss, float(right) / len(anchors)
 
-    def _logits(self, x: Tensor, before: Tensor) -> Tensor:
-        """Slots [R, d] behind the tokens `before` [R] -> [R, Vd]."""
-        logits = self.head(x)
-        if self.markov_head is None:
-            return logits
-        return logits + self.markov_head.markov_w2(self.markov_head.markov_w1(before))
-
-    def _losses(self, x: Tensor, before: Tensor, laws: Tensor) -> Tensor:
-        """Of slots [R, d] with the target's laws [R, Vd]: [R]."""
-        logits = self._logits(x, before)
+    def _asked(self, x: Tensor, before: Tensor, wanted: Law, weights: Tensor) -> Asked:
+        """Of slots [R, d] behind the tokens `before` [R], each loss times its weight [R]."""
         if self.markov_head is None or self.confidence_head is None:
-            return soft_loss(logits, laws)
-        seen = torch.cat((x, self.markov_head.markov_w1(before).to(x.dtype)), -1)
-        return losses(logits, laws, self.confidence_head.proj(seen)[:, 0])
+            return self.head.ask(x, wanted, weights)
+        followed = self.markov_head.markov_w1(before)
+        logits = self.head(x) + self.markov_head.markov_w2(followed)
+        sure = self.confidence_head.proj(torch.cat((x, followed.to(x.dtype)), -1))[:, 0]
+        each = losses(logits, wanted, sure)
+        return Asked((each * weights).sum(), wanted.right(logits))
 
     def slots(self, batch: Batch, text: Text, anchors: Tensor) -> Tensor:
         """States [A, B, d] behind the last norm of the blocks at `anchors`."""
@@ -205,6 +201,7 @@ class DFlashTrainee(nn.Module):
             problem = misfit(plan, self._teacher.info)
             if problem is not None:
                 raise ModelError(f"{problem}.", "Name another drafter to go on from.")
+            _check_rows(self.settings, plan.reduced or self._teacher.info.vocab, self._teacher.info.vocab)
             self._become(plan)
 
             def read(name: str) -> Tensor | None:
@@ -280,6 +277,7 @@ class DFlashTrainee(nn.Module):
             "mask_token_id": self.mask,
             "num_target_layers": info.layers,
             "sample_from_anchor": self.from_anchor,
+            "draft_vocab_size": len(self.head.words),
             "speculators_config": self._proposal(),
             "tie_word_embeddings": False,
             "torch_dtype": "bfloat16",
@@ -293,7 +291,6 @@ class DFlashTrainee(nn.Module):
                 "enable_confidence_head": True,
                 "confidence_head_with_markov": True,
             }
-        made |= {"draft_vocab_size": len(self.head.words)} if self.head.reduced else {}
         return made | ({"tied_to_target": True} if tied and self.head.reduced else {})
 
     def _proposal(self) -> dict[str, Any]:
@@ -323,7 +320,18 @@ class DFlashRecipe:
         """A fresh draft; masks are the last token that the data never has. As `Recipe`."""
         never = (counts == 0).nonzero()[:, 0]
         mask = int(never[-1]) if len(never) else int(counts.argmin())
-        return DFlashTrainee(teacher, settings, frequent(counts, settings.words), mask, luck)
+        words = frequent(counts, settings.words)
+        _check_rows(settings, len(words), teacher.info.vocab)
+        return DFlashTrainee(teacher, settings, words, mask, luck)
+
+
+def _check_rows(settings: Settings, words: int, vocab: int) -> None:
+    """Without a table of its words a container has no output rows of its own. Raises UsageError if they are to be trained."""
+    if settings.head and words == vocab:
+        raise UsageError(
+            "A DFlash draft that knows every token has the target's output rows, which are not trained.",
+            f"Leave head out, or give --option words=N below {vocab}.",
+        )
 
 
 def _evenly(layers: int, count: int) -> tuple[int, ...]:

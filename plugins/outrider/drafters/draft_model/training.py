@@ -31,7 +31,7 @@ from outrider.core.train.answers import Kept
 from outrider.core.train.decoder import Decoder
 from outrider.core.train.ground import answering, now
 from outrider.core.train.parts import wide
-from outrider.core.train.recipe import Batch, Labels, Text
+from outrider.core.train.recipe import Batch, Group, Labels, Text
 from outrider.core.train.teacher import Teacher
 
 from . import losses
@@ -94,10 +94,11 @@ class DraftTrainee(nn.Module):
         self.top = settings.top
         self.states = () if target is not None else self.needs[:-1] if self.top else self.needs
 
-    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+    def groups(self) -> list[Group]:
         """All of the student alike; the target at a rate of its own, where it is trained."""
         own = [part for parts in (self.student, self.projections) for part in parts.parameters() if part.requires_grad]
-        return [(own, 1.0), *([] if self.target is None else [(list(self.target.parameters()), self.settings.online)])]
+        target = [] if self.target is None else [Group(list(self.target.parameters()), self.settings.online)]
+        return [Group(own), *target]
 
     def label(self, text: Kept) -> Labels:
         """As `Labeller`."""

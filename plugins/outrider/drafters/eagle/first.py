@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from outrider.core.target.spec import AttentionSpec
 from outrider.core.train import taken
 from outrider.core.train.parts import Mlp, Norm, Projections, attended, start, turns, wide
-from outrider.core.train.recipe import Batch
+from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Sayings, Words
 
-from .sizes import inner_of, mixer_of, opened, sizes
+from .sizes import inner_of, mixer_of, opened, raw_embedding, sizes
 
 if TYPE_CHECKING:
     from .training import Settings
@@ -72,9 +72,9 @@ class FirstTrainee(nn.Module):
     def _layer(self, spec: AttentionSpec, inner: int, eps: float) -> Layer:
         return Layer(spec, self._teacher.info.width, inner, eps, self._teacher.spec.context)
 
-    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+    def groups(self) -> list[Group]:
         """All alike."""
-        return [(list(self.parameters()), 1.0)]
+        return [Group(list(self.parameters()), fresh=True)]
 
     def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
         """As `Trainee`, all rows at once."""
@@ -113,12 +113,11 @@ class FirstTrainee(nn.Module):
     def save(self, folder: Path, *, whole: bool) -> None:
         """As EAGLE's authors publish it, in bf16; `whole`: with the target's embedding."""
         folder.mkdir(parents=True, exist_ok=True)
-        tensors: dict[str, Tensor] = dict(self.named_parameters())
+        parts = self.named_parameters()
+        tensors = {name: part.detach().to("cpu", torch.bfloat16).contiguous() for name, part in parts}
         if whole:
-            ids = torch.arange(self._teacher.info.vocab, device=self._teacher.device)
-            tensors["embed_tokens.weight"] = self._teacher.target.embed_raw(ids)
-        kept = {name: part.detach().to("cpu", torch.bfloat16).contiguous() for name, part in tensors.items()}
-        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+            tensors["embed_tokens.weight"] = raw_embedding(self._teacher)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "config.json").write_text(json.dumps(self._config(), indent=2) + "\n", encoding="utf-8")
 
     def _config(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from outrider.core.drafting import ModelInfo
@@ -35,6 +36,13 @@ def inner_of(teacher: Teacher) -> int:
     """Width of the MLP inside: that of the target's own, or three times its width where it has none."""
     found = [layer.channel.width for layer in teacher.spec.layers if isinstance(layer.channel, DenseSpec)]
     return found[-1] if found else 3 * teacher.info.width
+
+
+@torch.no_grad()
+def raw_embedding(teacher: Teacher) -> Tensor:
+    """The target's embedding as it is published, without a scale: [V, d] in bf16."""
+    ids = torch.arange(teacher.info.vocab, device=teacher.device)
+    return teacher.target.embed_raw(ids).to("cpu", torch.bfloat16).contiguous()
 
 
 @contextmanager

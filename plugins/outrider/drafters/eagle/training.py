@@ -24,14 +24,14 @@ from torch import Tensor, nn
 
 from outrider.core.target.spec import AttentionSpec
 from outrider.core.train import taken
-from outrider.core.train.parts import Mlp, Norm, Projections, Turn, soft_loss, start, turns, wide
-from outrider.core.train.recipe import Batch
+from outrider.core.train.parts import Mlp, Norm, Projections, Turn, start, turns, wide
+from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Words, frequent
 
 from .first import FirstTrainee
 from .format import default_states
-from .sizes import inner_of, mixer_of, opened, sizes
+from .sizes import inner_of, mixer_of, opened, raw_embedding, sizes
 
 STATES = 3
 SLOW = 0.1  # of the rate, for output rows: they are good already
@@ -100,15 +100,16 @@ class EagleTrainee(nn.Module):
         self.register_buffer("embedding", teacher.embedding(), persistent=False)  # [V, d]
         self.head = Words(teacher, words, learnt=settings.head)
 
-    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+    def groups(self) -> list[Group]:
         """All alike; output rows slowly, they are good already."""
         rest = [part for name, part in self.named_parameters() if not name.startswith("head.")]
-        return [(rest, 1.0), *([([self.head.rows], SLOW)] if isinstance(self.head.rows, nn.Parameter) else [])]
+        rows = self.head.rows
+        return [Group(rest, fresh=True), *([Group([rows], SLOW)] if isinstance(rows, nn.Parameter) else [])]
 
     def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
         """As `Trainee`: one pass over the batch for each unrolled step, gradients at the end."""
         places = _Places(batch)
-        wanted, held = self.head.law(batch.states[places.places, STATES])
+        law = self.head.law(batch.states[places.places, STATES])
         losses, right = list[Tensor](), list[Tensor]()
         state = self.fc(batch.states[:, :STATES].flatten(1).to(self.fc.weight.dtype))  # [N, d]
         memory = _Memory(self, batch, state, places)
@@ -118,11 +119,10 @@ class EagleTrainee(nn.Module):
             if not len(rows):
                 break
             state = memory.pass_(batch, state if not step else state[places.still(step)], step)
-            logits = self.head(self.norm(state))  # [R, Vd]
-            laws, keep = wanted[places.asked(step)], held[places.asked(step)]
-            count = keep.sum().clamp(min=1)
-            losses.append((soft_loss(logits, laws) * keep).sum() / count)
-            right.append(((logits.argmax(-1) == laws.argmax(-1)) & keep).sum() / len(keep))
+            wanted = law.at(places.asked(step))
+            asked = self.head.ask(self.norm(state), wanted, wanted.held / wanted.held.sum().clamp(min=1))
+            losses.append(asked.loss)
+            right.append(asked.right.float().mean())
         weights = [self.settings.decay**step for step in range(len(losses))]
         loss = torch.stack([weight * one for weight, one in zip(weights, losses, strict=True)]).sum() / sum(weights)
         loss.backward()
@@ -148,11 +148,13 @@ class EagleTrainee(nn.Module):
             self.head = taken.words_of(self._teacher, ids, read("lm_head.weight"), learnt=self.settings.head)
 
     def save(self, folder: Path, *, whole: bool) -> None:
-        """As EAGLE-3's authors publish it, in bf16; without `whole` output rows that are the target's are left out."""
+        """As EAGLE-3's authors publish it, in bf16; `whole`: with embedding and output rows that are the target's."""
         folder.mkdir(parents=True, exist_ok=True)
         names = {name: part for name, part in self.named_parameters() if not name.startswith("head.")}
         tensors = {name: part.detach().to(torch.bfloat16).contiguous() for name, part in names.items()}
         tensors |= self.head.tables(whole=whole)
+        if whole:
+            tensors["embed_tokens.weight"] = raw_embedding(self._teacher)
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         text = json.dumps(self._config(tied="lm_head.weight" not in tensors), indent=2) + "\n"
         (folder / "config.json").write_text(text, encoding="utf-8")

@@ -25,7 +25,7 @@ from outrider.core.train import lean
 from outrider.core.train.decoder import Along, Layer, of_target
 from outrider.core.train.ground import answering, law, now, publish
 from outrider.core.train.parts import soft_loss
-from outrider.core.train.recipe import Batch
+from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
 
 from . import KEYS
@@ -65,9 +65,9 @@ class LayerSkipTrainee(nn.Module):
         self.states = (count,)
         self.decoder = of_target(teacher)
 
-    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+    def groups(self) -> list[Group]:
         """All of the model."""
-        return [(list(self.parameters()), self.settings.rate)]
+        return [Group(list(self.parameters()), self.settings.rate)]
 
     def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
         """As `Trainee`: one pass with layers left out, then an exit at a time."""

@@ -24,8 +24,9 @@ from torch import Tensor, nn
 
 from outrider.core.errors import ModelError
 from outrider.core.train import lean, taken
+from outrider.core.train.asking import ask
 from outrider.core.train.ground import Joint
-from outrider.core.train.recipe import Batch
+from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.words import Sayings, Words, frequent
 
@@ -35,7 +36,7 @@ from .format import MedusaFiles, open_heads
 if TYPE_CHECKING:
     from outrider.core.target.model import TargetModel
 
-FILE = "medusa_lm_head.safetensors"
+FILE, PICKLE = "medusa_lm_head.safetensors", "medusa_lm_head.pt"
 SLOW = 0.1  # of the rate, for output rows: they are good already
 
 
@@ -74,9 +75,10 @@ class MedusaTrainee(nn.Module):
         own = [nn.Parameter(self.head.output.float().clone()) for _ in range(settings.heads if settings.head else 0)]
         self.rows = nn.ParameterList(own)  # [V, d] of every head, where they are trained
 
-    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+    def groups(self) -> list[Group]:
         """All alike; output rows slowly."""
-        return [(list(self.blocks.parameters()), 1.0), *([(list(self.rows), SLOW)] if len(self.rows) else [])]
+        rows = [Group(list(self.rows), SLOW)] if len(self.rows) else []
+        return [Group(list(self.blocks.parameters()), fresh=True), *rows]
 
     def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
         """As `Trainee`, a head at a time."""
@@ -88,17 +90,25 @@ class MedusaTrainee(nn.Module):
             if not len(said.rows):
                 continue
             z = self._teacher.norm(batch.states[said.rows, 0]).to(next(self.parameters()).dtype)  # [R, d]
-            logits = self._logits(head, z)  # [R, n]
-            loss = said.loss(logits) * share / sum(shares)
+            rows = self.rows[head][self.head.words] if len(self.rows) else self.head.rows
+            asked = ask(self._block(head, z), rows, said.law, said.weights, self._teacher.spec.logit_cap)
+            loss = asked.loss * share / sum(shares)
             loss.backward()
             figures["loss"] += float(loss.detach())
-            figures[f"right_{head + 1}"] = said.right(logits)
+            figures[f"right_{head + 1}"] = float(asked.right.float().mean())
         return figures
 
     def save(self, folder: Path, *, whole: bool) -> None:
-        """As Medusa's authors name things, in bf16; without `whole` output matrices that are the target's are left out."""
+        """As Medusa's authors name things, in bf16; without `whole` output matrices that are the target's are left out.
+
+        With it the same tensors are written once more, as the pickle that their own code reads.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(self.tensors(whole=whole), folder / FILE, metadata={"format": "pt"})
+        tensors = self.tensors(whole=whole)
+        save_file(tensors, folder / FILE, metadata={"format": "pt"})
+        if whole:
+            with (folder / PICKLE).open("wb") as file:  # by name a full disk would be no OSError
+                torch.save(tensors, file)
         config = self.config(whole=whole) | {
             "hidden_size": self._teacher.info.width,
             "vocab_size": self._teacher.info.vocab,
@@ -162,8 +172,11 @@ class MedusaTrainee(nn.Module):
         told: dict[str, object] = {"medusa_num_heads": self.settings.heads, "medusa_num_layers": 1}
         return told if whole or len(self.rows) else told | {"tied_to_target": True}
 
+    def _block(self, head: int, z: Tensor) -> Tensor:
+        return z + F.silu(self.blocks[head](z))
+
     def _logits(self, head: int, z: Tensor) -> Tensor:
-        x = z + F.silu(self.blocks[head](z))
+        x = self._block(head, z)
         if len(self.rows):
             return self._teacher.capped(x @ self.rows[head][self.head.words].to(x.dtype).t())
         return self._tied(x)
@@ -182,9 +195,9 @@ class JointTrainee(MedusaTrainee):
         super().__init__(teacher, settings, words)
         self.ground = Joint(teacher, self.head)
 
-    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+    def groups(self) -> list[Group]:
         """The heads, and the target's weights at a rate of their own."""
-        return [*super().groups(), (list(self.ground.parameters()), self.settings.rate)]
+        return [*super().groups(), Group(list(self.ground.parameters()), self.settings.rate)]
 
     def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
         """As `Trainee`: the target's own loss, then a head at a time."""

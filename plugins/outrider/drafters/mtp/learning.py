@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from outrider.core.errors import ModelError
 from outrider.core.train.ground import Frozen, Joint
-from outrider.core.train.recipe import Batch
+from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.words import Said
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ class Learner(nn.Module):
         self.settings, self.ground = settings, ground
         self.states = ground.states
 
-    def groups(self) -> list[tuple[list[nn.Parameter], float]]:
+    def groups(self) -> list[Group]:
         """The layers, and jointly the target's weights at a rate of their own."""
         layers = [part for name, part in self.named_parameters() if not name.startswith("ground.")]
         own = list(self.ground.parameters())
-        return [(layers, 1.0), *([(own, self.settings.rate)] if own else [])]
+        return [Group(layers, fresh=True), *([Group(own, self.settings.rate)] if own else [])]
 
     @property
     def joint(self) -> bool:
