@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -191,6 +192,25 @@ def test_what_waits_keeps_its_states_and_is_cut_by_a_rewind() -> None:
     part.catch_up()
     assert [step.tokens.tolist() for step in told] == [list(range(7))]
     assert told[0].hidden.flatten().tolist() == list(range(7))
+
+
+def test_each_is_told_of_its_own_states() -> None:
+    parts = {"one": (2, 5), "other": (5, 1), "free": (), "all": (1, 2, 5)}
+    made = {name: Noted(Silent(), Needs(hidden=states)) for name, states in parts.items()}
+    for one in made.values():
+        one.shape = Shape(4, 4)
+    every = Composite([guard(name, one, free=name == "free") for name, one in made.items()], policy())
+    assert every.needs.hidden == (1, 2, 5)
+    told: dict[str, Step] = {}
+    for name, one in made.items():
+        one.advance = partial(told.__setitem__, name)  # type: ignore[method-assign]
+    hidden = torch.tensor([1.0, 2.0, 5.0])[None, :, None].expand(2, 3, 4)
+    every.advance(Step(0, torch.tensor([7, 8]), torch.empty(0, dtype=torch.int64), hidden))
+    for part in every._parts:
+        part.catch_up()
+    for name, states in parts.items():
+        given = told[name].hidden
+        assert (() if given is None else tuple(given[1, :, 3].tolist())) == states
 
 
 def test_each_is_told_of_its_own_drafts(truth: list[int]) -> None:

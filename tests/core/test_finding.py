@@ -12,7 +12,7 @@ from outrider.core import finding, paths, registry
 from outrider.core.drafting import Fit, Match, ModelInfo
 from outrider.core.engine import Engine
 from outrider.core.errors import DrafterError, ModelError
-from outrider.core.protocol import DrafterChoice, DrafterRow, Generate, Message, ModelChoice, Sampling
+from outrider.core.protocol import DrafterChoice, DrafterRow, Generate, Message, ModelChoice, Sampling, Where
 from outrider.core.weights import library
 from outrider.core.weights.checkpoint import describe
 
@@ -121,6 +121,18 @@ def test_weights_inside_or_beside_the_model_ride_by_themselves(tmp_path: Path, p
     assert rows["eagle"].nbytes == 7
     assert rows["draft_model"].where == "train"
     assert finding.automatic(list(rows.values())) == ("always", "eagle")
+
+
+def test_of_drafters_made_for_the_model_some_compete() -> None:
+    def row(name: str, gain: float, where: Where, fit: str = "exact", free: bool = False) -> DrafterRow:
+        return DrafterRow(name=name, usable=True, fit=fit, gain=gain, where=where, free=free)
+
+    free, best = row("free", 1.2, "", "any", True), row("best", 1.9, "trained")
+    shipped = [row(name, gain, "shipped") for name, gain in (("a", 1.7), ("b", 1.6), ("c", 1.5))]
+    assert finding.automatic([free, best, *shipped]) == ("free", "b", "a", "best")
+    assert finding.automatic([free, row("beside", 1.9, "beside"), *shipped]) == ("free", "b", "a", "beside")
+    others = [row("beside", 1.5, "beside"), row("large", 1.4, "library")]  # they may be as large as they like
+    assert finding.automatic([free, best, *others]) == ("free", "best")
 
 
 def test_weights_in_the_library_ride_when_they_are_asked_for(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ class Composite:
         self, parts: Sequence[GuardedDrafter], policy: Policy, *, trees: bool = True, forked: bool = False
     ) -> None:
         self.name = parts[0].name if len(parts) == 1 else "composite"
-        self._parts = [_Part(drafter) for drafter in parts]
+        states = tuple(sorted({number for part in parts for number in part.needs.hidden}))
+        self._parts = [_Part(drafter, _columns(states, drafter.needs.hidden)) for drafter in parts]
         self._policy, self._trees, self._forked = policy, trees, forked
         self._riding: _Part | None = None
         self._open = False  # whether it has drafted, and waits to hear what came of it
@@ -48,10 +49,8 @@ class Composite:
         self.trusted = any(part.trusted for part in parts)
         self.free = all(part.free for part in parts)
         needs = [part.needs for part in parts]
-        hidden = {need.hidden for need in needs if need.hidden}
-        assert len(hidden) < 2, "two would need different states"
         self.needs = Needs(
-            next(iter(hidden), ()),
+            states,
             max(need.early for need in needs),
             tuple(sorted({layer for need in needs for layer in need.kv})),
             any(need.choices for need in needs),
@@ -174,8 +173,10 @@ class Composite:
 class _Part:
     """One drafter, its open offers, and what it has not been told."""
 
-    def __init__(self, drafter: GuardedDrafter) -> None:
+    def __init__(self, drafter: GuardedDrafter, columns: list[int] | None) -> None:
+        """`columns`: which of the states that are read are its own, None: all."""
         self.drafter = drafter
+        self._columns = columns
         self._waiting: list[Step] = []
         self.forget()
 
@@ -212,6 +213,8 @@ class _Part:
 
     def hear(self, step: Step, *, now: bool) -> None:
         """Tell it, at once where it has just drafted or it is long; else when it is asked again, all at once."""
+        if self._columns is not None and step.hidden is not None:
+            step = replace(step, hidden=step.hidden[:, self._columns] if self._columns else None)
         if now or step.tokens.shape[0] >= LATE or self.drafter.failed:
             self.catch_up()
             self.drafter.advance(step)
@@ -232,6 +235,11 @@ class _Part:
             waiting[-1] = _cut(waiting[-1], length - waiting[-1].start)
         self._waiting = waiting
         self.drafter.rewind(length)
+
+
+def _columns(states: Sequence[int], own: Sequence[int]) -> list[int] | None:
+    """Where a part's states lie among all that are read, None where they are all."""
+    return None if tuple(own) == tuple(states) else [states.index(number) for number in own]
 
 
 def _candidate(part: _Part, nodes: int, offers: dict[str, Draft]) -> Candidate | None:

@@ -21,6 +21,8 @@ _ENDINGS = (".safetensors", ".gguf", ".bin", ".pt")
 _MOST = 256  # folders of one place that are looked at
 _SMALLER = 0.5  # of the target's size: what is larger does not draft for it
 _MUCH_SMALLER = 0.25  # the same for what was not made for this target: it may be a quantised copy of it
+OWN = ("trained", "shipped")  # places of drafters that Outrider made for the model
+COMPETING = 3  # drafters made for a model that ride together, at most
 
 Place = tuple[Where, Path]
 
@@ -71,7 +73,7 @@ def accepting(info: ModelInfo, weights: str) -> str:
 
 def automatic(rows: Sequence[DrafterRow]) -> tuple[str, ...]:
     """Who rides unasked, the most promising last: all that are free (or the best that needs nothing), and the best made for this
-    model, if there is one.
+    model, with a few others that were trained here or came with Outrider: those are small, and which is fastest is measured.
 
     Weights from elsewhere do not count; our own come first. Empty: none.
     """
@@ -79,8 +81,9 @@ def automatic(rows: Sequence[DrafterRow]) -> tuple[str, ...]:
     usable.sort(key=lambda row: (registry.FITS.index(row.fit), not row.trusted, -row.gain, row.name))
     cheap = [row for row in usable if row.fit == "any"]
     free = [row.name for row in cheap if row.free] or [row.name for row in cheap[:1]]
-    made = [row.name for row in usable if row.fit in ("exact", "family")]
-    return (*reversed(free), *made[:1])
+    made = [row for row in usable if row.fit in ("exact", "family")]
+    others = [row.name for row in made[1:] if row.where in OWN][: COMPETING - 1]
+    return (*reversed(free), *reversed(others), *(row.name for row in made[:1]))
 
 
 # ------------------------------------------------------------------------------------------------ rows
@@ -106,7 +109,7 @@ def _first(entry: registry.Entry, info: ModelInfo, places: Sequence[Place]) -> D
     found = []
     for where, path in places:
         row = registry.row(entry, info, str(path))
-        made = where in ("trained", "shipped")
+        made = where in OWN
         if row.usable and (row.fit == "exact" or (row.fit == "family" and (made or _apart(path, info)))):
             row.where = where
             _measured(row, path)
