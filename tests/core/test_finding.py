@@ -124,10 +124,11 @@ def test_weights_inside_or_beside_the_model_ride_by_themselves(tmp_path: Path, p
 
 
 def test_of_drafters_made_for_the_model_some_compete() -> None:
-    def row(name: str, gain: float, where: Where, fit: str = "exact", free: bool = False) -> DrafterRow:
+    def row(name: str, gain: float, where: Where, free: bool = False) -> DrafterRow:
+        fit = "any" if free else "exact"
         return DrafterRow(name=name, usable=True, fit=fit, gain=gain, where=where, free=free)
 
-    free, best = row("free", 1.2, "", "any", True), row("best", 1.9, "trained")
+    free, best = row("free", 1.2, "", True), row("best", 1.9, "trained")
     shipped = [row(name, gain, "shipped") for name, gain in (("a", 1.7), ("b", 1.6), ("c", 1.5))]
     assert finding.automatic([free, best, *shipped]) == ("free", "b", "a", "best")
     assert finding.automatic([free, row("beside", 1.9, "beside"), *shipped]) == ("free", "b", "a", "beside")
