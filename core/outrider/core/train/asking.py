@@ -16,7 +16,7 @@ from torch import Tensor
 from .parts import wide
 
 LIKELIEST = 64  # words of a law; what the others have together is noise to a drafter
-SLICE = 64  # rows
+SLICE, WIDE = 64, 4096  # rows at a time: what a processor's cache holds, and on a GPU
 
 
 class Law(NamedTuple):
@@ -25,6 +25,11 @@ class Law(NamedTuple):
     columns: Tensor  # [Q, k] int64, numbers of words
     shares: Tensor  # [Q, k] of 1 together
     held: Tensor  # [Q] whether the target's best token is a word
+
+    @property
+    def weights(self) -> Tensor:
+        """Of the places in a mean over those that are held, [Q]."""
+        return self.held / self.held.sum().clamp(min=1)
 
     def at(self, places: Tensor | slice) -> Law:
         """Of some places."""
@@ -52,6 +57,11 @@ class Asked(NamedTuple):
     right: Tensor  # [R] whether what each holds likeliest is the target's best token
 
 
+def rows_of(x: Tensor) -> int:
+    """How many rows of `x` are worked on at a time."""
+    return SLICE if x.device.type == "cpu" else WIDE
+
+
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Columns and shares [R, k] of logits [R, n], likeliest first; the shares are 1 together."""
     found = wide(logits).topk(min(LIKELIEST, logits.shape[-1]), -1)
@@ -72,14 +82,15 @@ class _Ask(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, rows: Tensor, law: Law, weights: Tensor, cap: float | None
     ) -> tuple[Tensor, Tensor]:
-        some = x.to(rows.dtype) if rows.dtype == torch.bfloat16 else x.to(_common(x, rows))
+        half = rows.dtype == torch.bfloat16
+        some = x.to(rows.dtype if half else torch.promote_types(x.dtype, rows.dtype))
         output = rows.to(some.dtype)
-        wanted = [need for need in ctx.needs_input_grad[:2]]
+        wanted = ctx.needs_input_grad[:2]
         into_x = torch.empty_like(some) if wanted[0] else None
         into_rows = torch.zeros_like(rows) if wanted[1] else None
         total, right = wide(some.new_zeros(())), torch.empty(len(x), dtype=torch.bool, device=x.device)
-        for at in range(0, len(x), SLICE):
-            here = slice(at, at + SLICE)
+        for at in range(0, len(x), rows_of(x)):
+            here = slice(at, at + rows_of(x))
             z = wide(some[here] @ output.t())  # [r, n]
             slope = None
             if cap is not None:
@@ -109,7 +120,3 @@ class _Ask(torch.autograd.Function):
             for want, dtype in zip(ctx.wanted, ctx.dtypes, strict=True)
         ]
         return made[0], made[1], None, None, None
-
-
-def _common(x: Tensor, rows: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, rows.dtype)

@@ -62,7 +62,8 @@ def take(plan: Plan, run: Path) -> None:
             f"The answers in {source} are another model's.", "Name a run of this model, or leave --answers-of out."
         )
     plan.manner = other.manner
-    plan.prompts = min(plan.order.answers or other.prompts, len(prompts(plan.order)))
+    if plan.order.answers is None:
+        plan.prompts = min(plan.prompts, other.prompts)
     if (source / DATA).exists():
         shutil.copyfile(source / DATA, run / DATA)
 

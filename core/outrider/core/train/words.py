@@ -10,10 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .asking import SLICE, Asked, Law, ask, likeliest
+from .asking import Asked, Law, ask, likeliest, rows_of
 from .parts import wide
-from .recipe import Batch
+from .recipe import Batch, Group
 from .teacher import Teacher
+
+SLOW = 0.1  # of the rate, for output rows: they are good already
 
 
 def frequent(counts: Tensor, size: int) -> Tensor:
@@ -62,7 +64,7 @@ class Words(nn.Module):
     def law(self, last: Tensor) -> Law:
         """What the target says behind last states [R, d], over the words."""
         parts = list[tuple[Tensor, Tensor, Tensor]]()
-        for some in last.split(SLICE):
+        for some in last.split(rows_of(last)):
             logits = self._teacher.norm(some).to(self.output.dtype) @ self.output.t()  # [r, V]
             words = logits[:, self.words] if self.reduced else logits
             held = words.amax(-1) >= logits.amax(-1)
@@ -84,20 +86,21 @@ class Words(nn.Module):
         return made
 
 
+def groups(drafter: nn.Module, head: Words) -> list[Group]:
+    """What is trained of a drafter whose module `head` is `head`: all else as fresh, and its own output rows slowly."""
+    rest = [part for name, part in drafter.named_parameters() if not name.startswith("head.")]
+    return [Group(rest, fresh=True), *([Group([head.rows], SLOW)] if isinstance(head.rows, nn.Parameter) else [])]
+
+
 class Said(NamedTuple):
     """What the target said behind some rows."""
 
     rows: Tensor  # [R] rows of the batch that are asked
     law: Law
 
-    @property
-    def weights(self) -> Tensor:
-        """Of the rows in a mean over those that are held, [R]."""
-        return self.law.held / self.law.held.sum().clamp(min=1)
-
     def loss(self, logits: Tensor) -> Tensor:
         """Mean cross-entropy of logits [R, n], of the rows that are held."""
-        return (self.law.loss(logits) * self.weights).sum()
+        return (self.law.loss(logits) * self.law.weights).sum()
 
     def right(self, logits: Tensor) -> float:
         """Share of the rows for which the target's best token is the likeliest word of logits [R, n]."""

@@ -2,8 +2,8 @@
 
 A block is an anchor and masks behind it. Its slots see each other and the context before the anchor, of which every layer takes
 keys and values from the target's fused states. Slot j is asked for the token j places behind the anchor, or one more where the
-anchor's slot drafts too. Loss: cross-entropy against the target's own law, weighted by exp(-k / gamma) for token k of a draft,
-from 0; as a DSpark draft with what `following` adds.
+anchor's slot drafts too. Loss: cross-entropy against the target's likeliest words, weighted by exp(-k / gamma) for
+token k of a draft, from 0; as a DSpark draft with what `following` adds.
 
 Letters: `A` anchors of a text, `B` slots, `C` context rows, `d` width, `P` target states, `H` heads, `h` head size.
 """
@@ -28,13 +28,11 @@ from outrider.core.train.asking import Asked, Law
 from outrider.core.train.parts import Mlp, Norm, Projections, start, turns, wide
 from outrider.core.train.recipe import Batch, Group, Text
 from outrider.core.train.teacher import Teacher
-from outrider.core.train.words import Words, frequent
+from outrider.core.train.words import Words, frequent, groups
 from outrider.core.weights.checkpoint import open_checkpoint
 
 from .following import Confidence, Markov, losses
 from .format import LONGEST, Plan, misfit, read_plan
-
-SLOW = 0.1  # of the rate, for output rows: they are good already
 
 
 class Settings(msgspec.Struct, kw_only=True):
@@ -102,9 +100,7 @@ class DFlashTrainee(nn.Module):
 
     def groups(self) -> list[Group]:
         """All alike; output rows slowly."""
-        rest = [part for name, part in self.named_parameters() if not name.startswith("head.")]
-        rows = self.head.rows
-        return [Group(rest, fresh=True), *([Group([rows], SLOW)] if isinstance(rows, nn.Parameter) else [])]
+        return groups(self, self.head)
 
     def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
         """As `Trainee`; a text at a time, each with its share of all anchors."""

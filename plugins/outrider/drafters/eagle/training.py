@@ -3,8 +3,8 @@ one from the draft's own output for the guess before ("training-time test").
 
 Row r stands for the token at r + 1 and the state at r. In unrolled step s (from 1) it takes the token at r + s beside its own
 output of step s - 1, sees the first step's keys of the rows up to r and its own keys of the later steps, and is asked for what
-the target said at r + s. Loss: cross-entropy against the target's own law over the draft's words, where the target's best
-word is one of them, weighted by `decay` for every further step.
+the target said at r + s. Loss: cross-entropy against the likeliest of the draft's words, as the target has it, where the
+target's best word is one of them, weighted by `decay` for every further step.
 
 Letters: `N` rows of a batch, `R` of them that are asked, `C` columns of a text, `D` width of the target, `d` of the draft,
 `Vd` words.
@@ -27,14 +27,13 @@ from outrider.core.train import taken
 from outrider.core.train.parts import Mlp, Norm, Projections, Turn, start, turns, wide
 from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
-from outrider.core.train.words import Words, frequent
+from outrider.core.train.words import Words, frequent, groups
 
 from .first import FirstTrainee
 from .format import default_states
 from .sizes import inner_of, mixer_of, opened, raw_embedding, sizes
 
 STATES = 3
-SLOW = 0.1  # of the rate, for output rows: they are good already
 
 
 class Settings(msgspec.Struct, kw_only=True):
@@ -102,9 +101,7 @@ class EagleTrainee(nn.Module):
 
     def groups(self) -> list[Group]:
         """All alike; output rows slowly, they are good already."""
-        rest = [part for name, part in self.named_parameters() if not name.startswith("head.")]
-        rows = self.head.rows
-        return [Group(rest, fresh=True), *([Group([rows], SLOW)] if isinstance(rows, nn.Parameter) else [])]
+        return groups(self, self.head)
 
     def learn(self, batch: Batch, luck: torch.Generator) -> Mapping[str, float]:
         """As `Trainee`: one pass over the batch for each unrolled step, gradients at the end."""
@@ -120,7 +117,7 @@ class EagleTrainee(nn.Module):
                 break
             state = memory.pass_(batch, state if not step else state[places.still(step)], step)
             wanted = law.at(places.asked(step))
-            asked = self.head.ask(self.norm(state), wanted, wanted.held / wanted.held.sum().clamp(min=1))
+            asked = self.head.ask(self.norm(state), wanted, wanted.weights)
             losses.append(asked.loss)
             right.append(asked.right.float().mean())
         weights = [self.settings.decay**step for step in range(len(losses))]

@@ -28,7 +28,7 @@ from outrider.core.train.asking import ask
 from outrider.core.train.ground import Joint
 from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
-from outrider.core.train.words import Sayings, Words, frequent
+from outrider.core.train.words import SLOW, Sayings, Words, frequent
 
 from . import OWN
 from .format import MedusaFiles, open_heads
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from outrider.core.target.model import TargetModel
 
 FILE, PICKLE = "medusa_lm_head.safetensors", "medusa_lm_head.pt"
-SLOW = 0.1  # of the rate, for output rows: they are good already
 
 
 class Settings(msgspec.Struct, kw_only=True):
@@ -91,7 +90,7 @@ class MedusaTrainee(nn.Module):
                 continue
             z = self._teacher.norm(batch.states[said.rows, 0]).to(next(self.parameters()).dtype)  # [R, d]
             rows = self.rows[head][self.head.words] if len(self.rows) else self.head.rows
-            asked = ask(self._block(head, z), rows, said.law, said.weights, self._teacher.spec.logit_cap)
+            asked = ask(self._block(head, z), rows, said.law, said.law.weights, self._teacher.spec.logit_cap)
             loss = asked.loss * share / sum(shares)
             loss.backward()
             figures["loss"] += float(loss.detach())
