@@ -91,8 +91,8 @@ class Loop:
         self.trainee, self.module = trainee, trainee
         self._states, self._schedule, self._folder = states, schedule, folder
         self._optimiser = Optimiser(trainee.groups(), schedule.rate, schedule.betas, schedule.decay)
-        self.step, self.seen = checkpoint.load(folder, trainee, self._optimiser)
-        self.loss = math.nan  # of the newest steps, about
+        self.step, seen = checkpoint.load(folder, trainee, self._optimiser)
+        self.loss = seen.get("loss", math.nan)  # of the newest steps, about
 
     def run(
         self,
@@ -165,7 +165,8 @@ class Loop:
 
     def _save(self) -> None:
         try:
-            checkpoint.save(self._folder, self.step, self.module, self._optimiser, self.seen)
+            seen = {} if math.isnan(self.loss) else {"loss": self.loss}
+            checkpoint.save(self._folder, self.step, self.module, self._optimiser, seen)
         except (OSError, SafetensorError) as error:
             raise ModelError(
                 f"The checkpoint could not be written to {self._folder}: {getattr(error, 'strerror', None) or error}.",
