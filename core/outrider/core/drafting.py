@@ -159,6 +159,11 @@ class Target(Protocol):
         ...
 
     @property
+    def beside(self) -> Form:
+        """How a drafter keeps matrices of its own: rounded where the target's are, since a draft has to cost little of a pass."""
+        ...
+
+    @property
     def trees(self) -> bool:
         """Whether a pass may verify a tree; else only the line of its first children is verified."""
         ...

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outrider.core.weights.grouped import Grouped
+from outrider.core.weights.grouped import GROUP, Grouped, quantise
 from outrider.core.weights.layout import Layout
 
 FEW = 64  # rows of the widest pass that decodes
@@ -91,6 +91,18 @@ def linear(weight: Tensor | Grouped, bias: Tensor | None, dtype: torch.dtype, de
             if form.takes(weight.layout, dtype):
                 return form(weight, bias)
     return Expanding(weight, bias, device)
+
+
+def rounded(weight: Tensor, bits: int | None, dtype: torch.dtype) -> Tensor | Grouped:
+    """A plain matrix [o, i] in so many bits; in `dtype` where they are None or its rows are no whole groups."""
+    if bits is None or weight.shape[1] % GROUP:
+        return weight.to(dtype)
+    return quantise(weight.float(), bits)
+
+
+def kept(weight: Tensor, bias: Tensor | None, form: Form) -> Linear:
+    """The layer for a plain matrix [o, i], in the form that is asked for."""
+    return linear(rounded(weight, form.quantize, form.dtype), bias, form.dtype, form.device)
 
 
 class Linear:

@@ -19,6 +19,8 @@ from .state import SLACK, Cache, Rows, span
 from .steps import filled
 from .where import Fixed, tree_of
 
+QUANTISED = 0.75  # share of the bytes of plain weights below which a model is
+
 
 class TargetModel:
     """Implements `drafting.Target`. Ids come in as lists, the length is moved by `commit` and `rewind` alone.
@@ -54,6 +56,17 @@ class TargetModel:
     def form(self) -> Form:
         """How the decoder's matrices are kept."""
         return self.decoder.form
+
+    @property
+    def beside(self) -> Form:
+        """How a drafter's own matrices are best kept.
+
+        On a CPU a pass takes as long as its weights take to read. Beside a target that is quantised a drafter with plain ones
+        would cost a large share of a pass, and 8 bits hardly change what it guesses. Elsewhere they stay plain.
+        """
+        weights = self.decoder.weights
+        small = weights.nbytes < QUANTISED * weights.parameters * self.dtype.itemsize
+        return Form(self.dtype, self.device, 8 if small and self.device.type == "cpu" else None)
 
     @property
     def vocab(self) -> int:

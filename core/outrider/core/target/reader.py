@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from outrider.core.errors import ModelError
-from outrider.core.weights.grouped import GROUP, Grouped, concat, quantise
+from outrider.core.weights.grouped import Grouped, concat
 
-from .linear import Form, Linear, Stacked, Table, linear
+from .linear import Form, Linear, Stacked, Table, linear, rounded
 from .norm import Norm
 from .spec import TargetSpec
 
@@ -61,7 +61,8 @@ class Reader:
         kept = None if exact else self._grouped(name, rows, columns, bits)
         if kept is not None:
             return kept
-        return self._rounded(self._read(name, (rows, columns), self._dtype if bits is None else torch.float32), bits)
+        plain = self._read(name, (rows, columns), self._dtype if bits is None else torch.float32)
+        return rounded(plain, bits, self._dtype)
 
     def turned(self, name: str, experts: int, rows: int, columns: int) -> list[Tensor | Grouped]:
         """Matrices [rows, columns] of stacked experts that are stored as [E, columns, rows] where they are plain."""
@@ -70,7 +71,7 @@ class Reader:
         if kept is not None:
             return list(kept.split([rows] * experts))
         plain = self._read(self.prefix + name, (experts * columns, rows), self._dtype)
-        return [self._rounded(part.T, bits) for part in plain.split([columns] * experts)]
+        return [rounded(part.T, bits, self._dtype) for part in plain.split([columns] * experts)]
 
     def _grouped(self, name: str, rows: int, columns: int, bits: int | None) -> Grouped | None:
         """A matrix that stays as it is stored."""
@@ -81,11 +82,6 @@ class Reader:
         found = self._checkpoint.grouped(name)
         self.parameters += 0 if found is None else rows * columns
         return found
-
-    def _rounded(self, plain: Tensor, bits: int | None) -> Tensor | Grouped:
-        if bits is None or plain.shape[1] % GROUP:
-            return plain.to(self._dtype)
-        return quantise(plain, bits)
 
     def _read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if name not in self.names_there:
@@ -104,6 +100,10 @@ class Reader:
                 f"{self.origin}: {name} is {has}, the config says {wants}.",
                 "The config belongs to another model; download both again.",
             )
+
+    def own(self, weight: Tensor) -> Linear:
+        """The layer for a plain matrix from elsewhere, kept like those of this checkpoint."""
+        return self.layer(rounded(weight, self.form.quantize, self._dtype))
 
     def layer(self, weight: Tensor | Grouped, bias: Tensor | None = None) -> Linear:
         """The layer for a matrix."""

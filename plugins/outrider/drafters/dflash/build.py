@@ -9,7 +9,7 @@ from torch import Tensor
 
 from outrider.core.drafting import Target
 from outrider.core.target.attention import Attention
-from outrider.core.target.linear import Form, Linear, Stacked, Table, linear
+from outrider.core.target.linear import Linear, Stacked, Table
 from outrider.core.target.load import tables
 from outrider.core.target.mlp import Dense
 from outrider.core.target.norm import Norm
@@ -58,7 +58,7 @@ def build(checkpoint: Checkpoint, plan: Plan, target: Target, capacity: int) -> 
 class _Builder:
     def __init__(self, checkpoint: Checkpoint, plan: Plan, target: Target) -> None:
         self.checkpoint, self.plan, self.target = checkpoint, plan, target
-        self.read = Reader(checkpoint, plan.spec, Form(target.dtype, target.device))
+        self.read = Reader(checkpoint, plan.spec, target.beside)
         self.read.prefix = plan.prefix
 
     def parts(self, capacity: int) -> Parts:
@@ -144,10 +144,8 @@ class _Builder:
             return None
         marks = self.checkpoint.load(plan.prefix + "t2d") if self.read.has("t2d") else None
         ids = words(self.checkpoint.load(plan.prefix + "d2t"), marks, self._vocab, plan.name)
-        if plan.tied:
-            head = linear(self.target.rows(ids), None, self.target.dtype, self.target.device)
-        else:
-            head = self.read.linear("lm_head", plan.reduced, plan.spec.width)
+        rows = self.read.own(self.target.rows(ids)) if plan.tied else None
+        head = rows or self.read.linear("lm_head", plan.reduced, plan.spec.width)
         return Head(head, ids.to(self.target.device), plan.logit_scale, plan.logit_cap)
 
     def _selector(self) -> Selector:

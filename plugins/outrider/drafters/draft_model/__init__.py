@@ -73,7 +73,6 @@ class DraftModel:
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
         """Load the draft model that `match` names. Raises ModelError if it cannot be read."""
-        from outrider.core.target.linear import Form
         from outrider.core.target.load import load_decoder
         from outrider.core.weights.checkpoint import info, open_checkpoint
 
@@ -82,7 +81,7 @@ class DraftModel:
         checkpoint = open_checkpoint(Path(match.weights))
         try:
             same = info(checkpoint).tokenizer == target.info.tokenizer
-            decoder = load_decoder(checkpoint, Form(target.dtype, target.device), capacity)
+            decoder = load_decoder(checkpoint, target.beside, capacity)
         finally:
             checkpoint.close()
         bridge = None if same else _bridge(target.info, Path(match.weights))

@@ -15,7 +15,7 @@ from torch import Tensor
 from outrider.core.drafting import Target
 from outrider.core.errors import ModelError
 from outrider.core.target.attention import Attention
-from outrider.core.target.linear import Form, Linear, linear
+from outrider.core.target.linear import Linear
 from outrider.core.target.load import tables
 from outrider.core.target.mlp import Dense
 from outrider.core.target.norm import Norm
@@ -138,7 +138,7 @@ def load(source: Source, container: Container, target: Target, rows: int) -> Net
     Raises ModelError for a tensor of another shape than the config says, or ids outside the vocabulary.
     """
     spec, holds = container.spec, source.holds()
-    read = Reader(source, spec, Form(target.dtype, target.device))
+    read = Reader(source, spec, target.beside)
     entry = _entry(read, container, target, holds)
     return Network(
         embed=_embedding(read, source, container, target),
@@ -223,9 +223,9 @@ def _mlp(read: Reader, spec: DenseSpec, at: str, d: int) -> Dense:
 def _head(read: Reader, source: Source, container: Container, target: Target) -> Callable[[Tensor], Tensor]:
     holds = source.holds()
     if container.tied and "d2t" in holds:
-        return linear(target.rows(_words(source, container, target)), None, target.dtype, target.device)
+        return read.own(target.rows(_words(source, container, target)))
     if "lm_head.weight" in holds:
-        return read.layer(read.stored("lm_head.weight", container.words, container.spec.width, None))
+        return read.layer(read.stored("lm_head.weight", container.words, container.spec.width, read.form.quantize))
     if container.spec.width != target.info.width:
         raise ModelError(f"{container.name} has no head and is not as wide as {target.info.name}.", OTHER)
     return target.head

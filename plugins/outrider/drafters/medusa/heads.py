@@ -21,7 +21,7 @@ from torch import Tensor
 
 from outrider.core.drafting import Context, Target
 from outrider.core.errors import ModelError
-from outrider.core.target.linear import Linear, linear
+from outrider.core.target.linear import Linear, kept
 
 from .format import HeadFiles, HydraFiles
 from .memory import Memory, Newest
@@ -188,7 +188,7 @@ def _medusa(files: HeadFiles, target: Target) -> MedusaHeads:
         layers = [_biased(files, f"{files.block(head, layer)}.linear", target) for layer in range(files.layers)]
         out = target.head
         if not files.tied:
-            out = linear(files.load(f"{files.out(head)}.weight"), None, target.dtype, target.device)
+            out = kept(files.load(f"{files.out(head)}.weight"), None, target.beside)
         heads.append(Head(tuple(layers), out))
     return MedusaHeads(target, heads, tied=files.tied)
 
@@ -214,4 +214,4 @@ def _as_it_is(state: Tensor) -> Tensor:
 
 def _biased(files: HeadFiles, name: str, target: Target) -> Linear:
     bias = files.load(f"{name}.bias").to(target.device, target.dtype)
-    return linear(files.load(f"{name}.weight"), bias, target.dtype, target.device)
+    return kept(files.load(f"{name}.weight"), bias, target.beside)

@@ -21,7 +21,6 @@ from torch import Tensor
 from outrider.core.drafting import Step, Target
 from outrider.core.target.build import Builder
 from outrider.core.target.decoder import Block
-from outrider.core.target.linear import Form
 from outrider.core.target.load import tables
 from outrider.core.target.norm import Norm
 from outrider.core.target.spec import TargetSpec
@@ -143,7 +142,7 @@ def read_prefix(files: HydraFiles, target: Target, read: Callable[[Tensor], Tens
     """The layer of a set that has one, which fits the target. Raises ModelError, BrokenFileError for weights that are none."""
     spec = files.spec(target.info)
     named: Any = _Named(files)
-    build = Builder(named, spec, Form(target.dtype, target.device))
+    build = Builder(named, spec, target.beside)
     room = Room(target.context + SLACK, target.dtype, target.device)
     made = tables(spec, room.capacity, room.dtype, room.device)
     return Prefix(read, build.block(0), build.final_norm(), spec, made, room)

@@ -28,7 +28,7 @@ from outrider.core.target.attention import Attention
 from outrider.core.target.build import Builder
 from outrider.core.target.decoder import Block
 from outrider.core.target.families import read_spec
-from outrider.core.target.linear import Form, Linear, Table
+from outrider.core.target.linear import Linear, Table
 from outrider.core.target.load import tables
 from outrider.core.target.norm import Norm
 from outrider.core.target.rope import rotate_
@@ -229,7 +229,7 @@ def _source(target: TargetSpec, mixer: AttentionSpec) -> int:
 @torch.inference_mode()
 def _build(target: Target, checkpoint: Any) -> Parts:
     spec, theirs = spec_of(checkpoint.config), read_spec(target.info.config)
-    build = Builder(checkpoint, spec, Form(target.dtype, target.device))
+    build = Builder(checkpoint, spec, target.beside)
     wide, width = target.info.width, spec.width
     vectors = build.embedding()
     blocks = []
@@ -239,8 +239,9 @@ def _build(target: Target, checkpoint: Any) -> Parts:
         reading = Reading(block.mixer, _source(theirs, block.mixer.spec))
         block.mixer = reading
         blocks.append((block, reading))
-    before = build.layer(build.stored("pre_projection.weight", width, 2 * wide, None))
-    after = build.layer(build.stored("post_projection.weight", wide, width, None))
+    bits = target.beside.quantize
+    before = build.layer(build.stored("pre_projection.weight", width, 2 * wide, bits))
+    after = build.layer(build.stored("post_projection.weight", wide, width, bits))
     head = _clusters(checkpoint, build, vectors) or build.head(vectors)
     made = tables(spec, target.context + SLACK, target.dtype, target.device)
     parts = Parts(spec, before, tuple(blocks), build.final_norm(), head, after, made)
@@ -262,5 +263,5 @@ def _clusters(checkpoint: Checkpoint, build: Builder, vectors: Table) -> Cluster
         raise ModelError(f"{build.origin}: {name} does not fit {count} clusters of {spec.vocab} tokens.", OTHER)
     if not torch.equal(order.flatten().sort().values, torch.arange(spec.vocab)):
         raise ModelError(f"{build.origin}: {name} does not name every token once.", "Download it again, whole.")
-    rows = build.stored("masked_embedding.centroids.weight", count, spec.width, None)
+    rows = build.stored("masked_embedding.centroids.weight", count, spec.width, build.form.quantize)
     return Clusters(build.layer(rows), order.view(count, -1).to(build.form.device), top, vectors)
