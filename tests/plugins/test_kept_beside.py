@@ -79,8 +79,12 @@ def test_rounded_beside_a_rounded_target(name: str, folder: Path, tmp_path: Path
 
 
 def test_the_form_beside_a_target(folder: Path) -> None:
-    for bits, want in ((8, 8), (4, 8), (None, None)):
-        assert layers.target(folder, quantize=bits).beside == Form(torch.float32, torch.device("cpu"), want)
+    """By what a parameter of its blocks takes, in bytes; the toy itself has long norms for its size."""
+    model = layers.target(folder)
+    assert model.decoder.weights.each == 4 and layers.target(folder, quantize=8).decoder.weights.each < 2
+    for each, bits in ((0.63, 4), (1.1, 8), (2.0, 8), (4.0, None), (0.0, None)):
+        model.decoder.weights = replace(model.decoder.weights, each=each)
+        assert model.beside == Form(torch.float32, torch.device("cpu"), bits)
 
 
 def test_what_cannot_be_rounded_stays_plain() -> None:

@@ -145,6 +145,7 @@ class Weights:
     embed_norm: Norm | None = None
     nbytes: int = 0
     parameters: int = 0
+    each: float = 0.0  # bytes of a parameter of the blocks; 0: not known
     form: Form | None = None  # what was asked of its matrices; None: plain
 
 

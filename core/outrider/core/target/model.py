@@ -19,7 +19,10 @@ from .state import SLACK, Cache, Rows, span
 from .steps import filled
 from .where import Fixed, tree_of
 
-QUANTISED = 0.75  # share of the bytes of plain weights below which a model is
+SMALL, HALF = (
+    0.85,
+    0.75,
+)  # bytes of a parameter up to which a model has about 4 bits; share of plain ones up to which about 8
 
 
 class TargetModel:
@@ -61,12 +64,13 @@ class TargetModel:
     def beside(self) -> Form:
         """How a drafter's own matrices are best kept.
 
-        On a CPU a pass takes as long as its weights take to read. Beside a target that is quantised a drafter with plain ones
-        would cost a large share of a pass, and 8 bits hardly change what it guesses. Elsewhere they stay plain.
+        On a CPU a pass takes as long as its weights take to read. Beside a target that is quantised, a drafter with plain ones
+        would cost a large share of a pass; in as many bits it guesses about as well. Elsewhere they stay plain.
         """
-        weights = self.decoder.weights
-        small = weights.nbytes < QUANTISED * weights.parameters * self.dtype.itemsize
-        return Form(self.dtype, self.device, 8 if small and self.device.type == "cpu" else None)
+        each, bits = self.decoder.weights.each, None
+        if self.device.type == "cpu" and each:
+            bits = 4 if each <= SMALL else 8 if each <= HALF * self.dtype.itemsize else None
+        return Form(self.dtype, self.device, bits)
 
     @property
     def vocab(self) -> int:
