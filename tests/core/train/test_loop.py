@@ -14,9 +14,13 @@ import torch
 from torch import nn
 
 from outrider.core.errors import BrokenFileError, Cancelled, ModelError
+from outrider.core.protocol import ModelChoice, TrainOrder
 from outrider.core.train import checkpoint
+from outrider.core.train.answers import Kept, Manner
 from outrider.core.train.loop import LOG, Loop, Schedule, batches, in_epoch
+from outrider.core.train.plan import Plan
 from outrider.core.train.recipe import Batch, Group
+from outrider.core.train.settled import schedule_of
 from outrider.core.train.states import States
 
 
@@ -152,3 +156,18 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BrokenFileError) as caught:
         loop(tmp_path)
     assert "begins its training anew" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("texts", "epochs", "told", "tokens"),
+    [(10, 3.0, None, 256), (1400, 1.0, None, 350), (4000, 1.0, None, 512), (10, 3.0, 60, 60)],
+)
+def test_steps_are_small_where_there_is_little_to_learn_from(
+    texts: int, epochs: float, told: int | None, tokens: int
+) -> None:
+    """So that there are about 400 of them, unless the user says how long they are."""
+    order = TrainOrder(method="eagle", folder="", step_tokens=told)
+    plan = Plan(order=order, model=ModelChoice(), target="", source="", prompts=0, epochs=epochs, manner=Manner())
+    made = schedule_of(plan, [Kept(number, 20, [1] * 120) for number in range(texts)])
+    assert made.tokens == tokens
+    assert made.steps == max(1, round(epochs * in_epoch([100] * texts, tokens)))

@@ -18,6 +18,7 @@ from .recipe import Labeller, Recipe, Trainee
 
 MANY, HELD_OF_FEW = 400, 8  # of fewer prompts than those one in so many is not trained on
 STEP, RATE = 512, 1e-3  # where nothing is said
+SMALL, STEPS = 256, 400  # tokens of a step where there is little to learn from: rather that than fewer steps
 HEAVY = 4  # how much more a token of an answer counts among words than one of a prompt
 
 
@@ -57,7 +58,7 @@ def schedule_of(plan: Plan, texts: Sequence[Kept]) -> Schedule:
     """The steps of a run whose data is there."""
     order = plan.order
     lengths = [len(text.ids) - text.first for text in texts]
-    tokens = order.step_tokens or STEP
+    tokens = order.step_tokens or between(plan.epochs * sum(lengths) / STEPS, (SMALL, STEP))
     steps = max(1, round(plan.epochs * in_epoch(lengths, tokens, order.seed)))
     return Schedule(
         steps=steps,
