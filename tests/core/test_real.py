@@ -20,6 +20,7 @@ COPY = (
     "Repeat this list, one item a line, and nothing else: red apple, green apple, yellow apple, red pear, green pear, "
     "yellow pear, red plum, green plum, yellow plum."
 )
+SHIPPED = ("eagle", "dflash", "medusa")  # drafters that come with Outrider for this model
 PROMPTS = ["What is the capital of France?", COPY, "Write a Python function that reverses a string."]
 
 
@@ -45,7 +46,7 @@ def drafters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DrafterChoic
         "prompt_lookup": DrafterChoice(name="prompt_lookup", tokens=6),
         "draft_model": DrafterChoice(name="draft_model", weights=str(cut), tokens=2),
         "auto": DrafterChoice(name="auto"),
-    }
+    } | {name: DrafterChoice(name=name) for name in SHIPPED}
 
 
 def ask(engine: Engine, prompt: str, drafter: DrafterChoice, sampling: Sampling, dtype: str = "fp32") -> Report:
@@ -73,6 +74,8 @@ def test_greedy_text_is_the_same_for_every_drafter(
     reports = {name: ask(engine, prompt, drafter, sampling) for name, drafter in drafters.items()}
     assert {tuple(report.token_ids) for report in reports.values()} == {tuple(reports["none"].token_ids)}
     assert reports["draft_model"].proposed > 0
+    for name in SHIPPED:
+        assert set(reports[name].drafters) <= {name, "none"} and reports[name].passes < reports["none"].passes
     if prompt == COPY:
         assert reports["prompt_lookup"].passes < 0.7 * reports["none"].passes
 
