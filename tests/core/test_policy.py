@@ -11,6 +11,7 @@ from outrider.core.acceptance import ALL, PRIOR, TRUST, Acceptance
 from outrider.core.costs import Costs, Drafting
 from outrider.core.plain import Plain
 from outrider.core.policy import (
+    AWAY,
     EVERY,
     LADDER,
     LEARNING,
@@ -404,3 +405,57 @@ def test_what_was_measured_in_words() -> None:
     ride(policy, 0.9, 200)
     told = measured(policy.dump()["d"])
     assert "tokens a pass" in told and "of first tokens accepted" in told
+
+
+# ---------------------------------------------------------------------------------------------------- who is loaded
+
+
+def drafted(policy: Policy, name: str, chance: float, cost: float, rounds: int, phase: str = "prose") -> None:
+    """So many drafts of two tokens that took so many plain passes."""
+    luck = random.Random(4)
+    for _ in range(rounds):
+        accepted = next((depth for depth in range(2) if luck.random() > chance), 2)
+        policy.begin(phase, 0, pinned=2)
+        policy.choose([Candidate(name, 2)])
+        policy.costs.drafting(name).saw(2, cost)
+        policy.learn(Outcome(name, 2, accepted, cost, 1.1, 0))
+
+
+def test_a_drafter_that_was_measured_to_lose_need_not_be_loaded() -> None:
+    """In all kinds of text, and by enough drafts; what another session knew counts."""
+    policy = machine()
+    assert policy.pays("d")  # nothing is known
+    drafted(policy, "d", 0.15, 0.8, 6)
+    assert policy.pays("d")
+    drafted(policy, "d", 0.15, 0.8, 30)
+    assert not policy.pays("d")
+    later = machine()
+    later.remember("d", policy.dump()["d"])
+    assert later.pays("d")  # what its drafts take is not known on this machine
+    later.costs.remember("d", policy.costs.dump()["d"])
+    assert not later.pays("d")
+    drafted(later, "d", 1.0, 0.8, 40, "code")
+    assert later.pays("d")
+
+
+def test_a_drafter_that_is_about_as_fast_stays() -> None:
+    policy = machine()
+    drafted(policy, "d", 0.6, 0.5, 60)
+    assert policy.pays("d")
+
+
+def test_a_drafter_that_loses_is_looked_at_now_and_then() -> None:
+    """The offers of others are looked at in every round meanwhile; a change of text brings it back at once."""
+    policy = machine()
+    drafted(policy, "d", 0.0, 0.8, 60)
+    asked = 0
+    for _ in range(64):
+        if not policy.begin("prose", 0):
+            continue
+        free = Candidate("free", 2, offer(2, 1.0, 1.0))
+        policy.choose([free, Candidate("d", 4)])
+        asked += policy._arms["d"].away in (0, AWAY)
+        assert policy.chosen.name == "free" or policy.chosen.what == "probe"
+    assert asked < 32
+    policy.begin("code", 0)
+    assert not policy._arms["d"].away

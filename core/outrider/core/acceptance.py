@@ -80,6 +80,17 @@ class Acceptance:
             self._rates[phase] = known
         return known
 
+    @property
+    def trials(self) -> float:
+        """First tokens of drafts that were judged, those of earlier sessions counted; old ones weigh less."""
+        before, depths = self._before.get(ALL, ()), self._phases.get(ALL, ())
+        return (before[0][1] if before else 0.0) + (depths[0].trials if depths else 0.0)
+
+    @property
+    def phases(self) -> set[str]:
+        """Phases of which something is known."""
+        return {*self._phases, *self._before}
+
     def trusted(self, phase: str) -> int:
         """Depths with enough trials, in this phase or in all."""
         depth = 0

@@ -27,7 +27,7 @@ from .shadows import Scored, Shadow
 
 OPEN = 8  # offers of one drafter that wait to be judged
 WATCHED = 8  # tokens of each that are judged: soon, rather than deep
-LATE = 64  # tokens at once that everybody is told of at once: a prompt
+LATE, HELD = 64, 1024  # tokens that wait for a free drafter at most, and for another one that does not draft
 
 
 class Composite:
@@ -180,15 +180,11 @@ class _Part:
         self._waiting: list[Step] = []
         self.forget()
 
-    @property
-    def behind(self) -> int:
-        """Tokens that it has not been told of."""
-        return sum(step.tokens.shape[0] for step in self._waiting)
-
     def forget(self) -> None:
         """No open offer, nothing to tell."""
         self._open: list[tuple[Shadow, list[float] | None]] = []  # and how sure it was of each token
         self._waiting.clear()
+        self.behind = 0  # tokens that it has not been told of
 
     def watch(self, position: int, tokens: Sequence[int], sure: list[float] | None) -> None:
         """An offer of it waits for the text that comes; there are so many at most."""
@@ -212,20 +208,25 @@ class _Part:
         return self.drafter.propose(replace(context, nodes=nodes, probs=False, go_on=None), vocab)
 
     def hear(self, step: Step, *, now: bool) -> None:
-        """Tell it, at once where it has just drafted or it is long; else when it is asked again, all at once."""
-        if self._columns is not None and step.hidden is not None:
-            step = replace(step, hidden=step.hidden[:, self._columns] if self._columns else None)
-        if now or step.tokens.shape[0] >= LATE or self.drafter.failed:
+        """Tell it, at once where it has just drafted or much would wait; else when it is asked again, all at once."""
+        much = self.behind + step.tokens.shape[0] >= (LATE if self.drafter.free else HELD)
+        if now or much or self.drafter.failed:
             self.catch_up()
-            self.drafter.advance(step)
+            self._tell(step)
         else:
             self._waiting.append(step)
+            self.behind += step.tokens.shape[0]
 
     def catch_up(self) -> None:
         """Tell what waits."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self.behind = self._waiting, [], 0
         if waiting:
-            self.drafter.advance(_joined(waiting))
+            self._tell(_joined(waiting))
+
+    def _tell(self, step: Step) -> None:
+        if self._columns is not None and step.hidden is not None:
+            step = replace(step, hidden=step.hidden[:, self._columns] if self._columns else None)
+        self.drafter.advance(step)
 
     def rewind(self, length: int) -> None:
         """Cut it, and what waits, to `length` tokens."""
@@ -233,7 +234,7 @@ class _Part:
         self.forget()
         if waiting and waiting[-1].start + waiting[-1].tokens.shape[0] > length:
             waiting[-1] = _cut(waiting[-1], length - waiting[-1].start)
-        self._waiting = waiting
+        self._waiting, self.behind = waiting, sum(step.tokens.shape[0] for step in waiting)
         self.drafter.rewind(length)
 
 

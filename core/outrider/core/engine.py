@@ -289,6 +289,9 @@ class Engine:
         if name not in ("auto", "composite"):
             return (name,), weights
         names = finding.automatic(model.rows)
+        if name == "auto" and weights is None:
+            free = {row.name for row in model.rows if row.free}
+            names = tuple(one for one in names if one in free or model.policy.pays(one))
         if weights is not None:
             made = finding.accepting(info, weights)
             free = {row.name for row in model.rows if row.free}

@@ -30,6 +30,8 @@ LEARNING, EVERY = 128, 256  # drafted rounds with `LEAST` plain passes among the
 OFFERED = 0.05  # moving average of how often a drafter proposes anything
 ANSWER = 400.0  # tokens of an answer, until some are known
 FAINT = 0.02  # survival below which no node is looked at
+FAR, AWAY = 0.92, 8  # promise below which a drafter that works for its drafts is left out, and for so many rounds
+KNOWN = 12  # drafts behind which a drafter that promises a clear loss in all kinds of text need not be loaded
 SURE = 50  # verified positions from which a drafter may end its own drafts by its confidence
 
 NONE = "none"
@@ -115,6 +117,7 @@ class _Arm:
     slim: float = 1.0  # depth of its drafts over their nodes
     gap: int = PROBE_FIRST
     wait: int = 0
+    away: int = 0  # rounds for which it is left out
     won: bool = False  # its last probe was worth its time
     drafted: int = 0  # rounds with a draft of it, in this session
     plain: int = 0  # plain passes since it was the newest to draft
@@ -147,6 +150,7 @@ class Policy:
         self._rate = 0.0  # tokens for each second that it competes with
         self._answer = ANSWER
         self._resting = Resting()
+        self._parked = Choice("silent")  # what was said when nobody rode last
 
     # ------------------------------------------------------------------ choosing
 
@@ -157,7 +161,7 @@ class Policy:
         """
         if phase != self._now.phase:
             for arm in self._arms.values():
-                arm.gap, arm.wait = PROBE_FIRST, 0
+                arm.gap, arm.wait, arm.away = PROBE_FIRST, 0, 0
             self._resting.wake()
         self._now = _Now(phase, context, pinned, park)
         self._survival = 1.0
@@ -175,9 +179,10 @@ class Policy:
 
     def choose(self, candidates: Sequence[Candidate]) -> Choice:
         """The best of all (drafter, K) and of none, or a probe; it is kept as `chosen`."""
-        able = [one for one in candidates if one.most > 0]
+        there = [one for one in candidates if one.most > 0]
+        able = [one for one in there if not self._away(one)]
         if not able:
-            self.chosen = Choice("silent")
+            self.chosen = self._parked if there else Choice("silent")
         elif self._now.pinned is not None:
             self.chosen = self._pinned(able, self._now.pinned)
         else:
@@ -214,6 +219,18 @@ class Policy:
         able = [self._at(one, one.most) for one in candidates if one.most > 0]
         return max(able, key=lambda choice: choice.expected, default=Choice("silent"))
 
+    def pays(self, name: str, most: int = LADDER[5]) -> bool:
+        """Whether a drafter may be worth its time, by all that is known; True until enough is."""
+        arm = self._arms.get(name)
+        if arm is None or min(arm.acceptance.trials, self.costs.drafting(name).n) < KNOWN:
+            return True
+        now, gains = self._now, list[float]()
+        for phase in arm.acceptance.phases:
+            self._now = _Now(phase)
+            gains += [made.gain for made in self._lengths(Candidate(name, most), arm)]
+        self._now = now
+        return max(gains) >= FAR
+
     @property
     def wait(self) -> int | None:
         """Rounds until the parked drafter is tried again; None where its offers are looked at in every round."""
@@ -236,7 +253,18 @@ class Policy:
         if probe is not None:
             return probe
         self._riding, self._rate = good, rate
-        return best if good else replace(best, what="parked", tokens=0)
+        if not good:
+            best = self._parked = replace(best, what="parked", tokens=0)
+        return best
+
+    def _away(self, one: Candidate) -> bool:
+        """Whether a drafter that promised a clear loss is left out of this round: even asking what it promises takes time."""
+        arm = self._arms.get(one.name)
+        if arm is None or not arm.away or one.offer is not None or not self._now.park or self._now.pinned is not None:
+            return False
+        arm.away -= 1
+        arm.wait += 1
+        return True
 
     def _best(self, one: Candidate) -> Choice:
         """The length with the best rate; the shorter of equal ones."""
@@ -320,11 +348,13 @@ class Policy:
             arm = self._arm(one.name)
             arm.wait += 1
             if arm.wait < arm.gap:
+                if choice.gain < FAR:
+                    arm.away = min(AWAY, arm.gap - arm.wait - 1)
                 continue
             if best is not None and choice.name == best.name:
                 further = min(one.most, next((k for k in LADDER if k > choice.tokens), choice.tokens))
                 choice = self._at(one, further)
-            spent = self._lost(choice, rate) + self._probed
+            spent = self._lost(choice, rate) + one.behind * self.costs.drafting(one.name).behind + self._probed
             if not arm.won and spent > SHARE * self._decoded + ALLOWANCE * self.costs.of(1):
                 continue
             arm.wait, arm.gap = 0, min(arm.gap * 2, PROBE_LAST)
@@ -362,7 +392,7 @@ class Policy:
                 self._arms[self._newest].plain += 1
         if chosen.what in ALONE:
             self._resting.alone(rest)
-        else:
+        elif chosen.what != "probe":  # which is paid for to learn something
             self._resting.asked(made.accepted + 1, made.drafting + rest)
         if chosen.what == "probe" and self._rate:
             lost = made.drafting + rest - (made.accepted + 1) / self._rate

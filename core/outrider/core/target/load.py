@@ -62,11 +62,12 @@ def load_decoder(checkpoint: Checkpoint, form: Form, context: int, progress: Pro
     total = len(spec.layers) + 1
     embedding = build.embedding()
     head = build.head(embedding)  # the largest matrix while there is most room
-    blocks, before = [], (build.nbytes, build.parameters)
+    blocks = []
+    held, read = build.nbytes, build.parameters
     for index in range(len(spec.layers)):
         blocks.append(build.block(index))
         tell(index + 1, total)
-    nbytes, parameters = build.nbytes - before[0], build.parameters - before[1]
+    held, read = build.nbytes - held, build.parameters - read
     weights = Weights(
         embedding=embedding,
         blocks=tuple(blocks),
@@ -78,7 +79,7 @@ def load_decoder(checkpoint: Checkpoint, form: Form, context: int, progress: Pro
         embed_norm=build.plain_norm() if spec.embed_norm else None,
         nbytes=build.nbytes,
         parameters=build.parameters,
-        each=nbytes / max(1, parameters),
+        each=held / max(1, read),
         form=form,
     )
     tell(total, total)
