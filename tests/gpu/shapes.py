@@ -210,7 +210,7 @@ class Random(Builder):
     def stored(self, name: str, rows: int, columns: int, bits: int | None, exact: bool = False) -> Tensor | Grouped:
         """As `Reader`, quantised ones directly."""
         if exact or (bits is None and not self._float8):
-            return self._rounded(self._read(name, (rows, columns), self._dtype), None)
+            return self._read(name, (rows, columns), self._dtype)
         self.parameters += rows * columns
         if bits == 4:
             codes = torch.randint(

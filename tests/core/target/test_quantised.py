@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outrider.core.target import reader
+from outrider.core.target import linear
 from outrider.core.target.decoder import Decoder
 from outrider.core.target.linear import Expanding, Form, Int4
 from outrider.core.target.load import load_decoder
@@ -54,7 +54,7 @@ def test_rounding_while_loading(name: str, bits: int, monkeypatch: pytest.Monkey
     decoder = load(name, Form(torch.float32, CPU, quantize=bits))
     found = logits(decoder, ids)
     assert decoder.weights.nbytes < load(name, Form(torch.float32, CPU)).weights.nbytes
-    monkeypatch.setattr(reader, "quantise", lambda weight, bits: quantise(weight, bits).expand())
+    monkeypatch.setattr(linear, "quantise", lambda weight, bits: quantise(weight, bits).expand())
     want = logits(load(name, Form(torch.float32, CPU, quantize=bits)), ids)
     torch.testing.assert_close(found, want, atol=golden.tolerance(name), rtol=0)
     assert float((want - golden.tensors(name)["logits"][0][:16]).abs().max()) > 0.01, "nothing was rounded"
