@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from outrider.core.acceptance import ALL, PRIOR, TRUST, Acceptance
 from outrider.core.costs import Costs, Drafting
+from outrider.core.engine import Engine
 from outrider.core.plain import Plain
 from outrider.core.policy import (
     AWAY,
@@ -23,7 +26,7 @@ from outrider.core.policy import (
     Outcome,
     Policy,
 )
-from outrider.core.protocol import PlainPass
+from outrider.core.protocol import DrafterChoice, DrafterRow, PlainPass
 from outrider.core.shadows import Scored
 from outrider.core.why import AGAIN, Telling, measured, words
 
@@ -436,6 +439,23 @@ def test_a_drafter_that_was_measured_to_lose_need_not_be_loaded() -> None:
     assert not later.pays("d")
     drafted(later, "d", 1.0, 0.8, 40, "code")
     assert later.pays("d")
+
+
+def test_auto_does_without_it_and_its_name_brings_it_back() -> None:
+    rows = [
+        DrafterRow(name="free", usable=True, fit="any", free=True),
+        DrafterRow(name="d", usable=True, fit="exact", where="shipped"),
+    ]
+    policy, engine = machine(), Engine()
+    model: Any = SimpleNamespace(rows=rows, policy=policy, talk=SimpleNamespace(target=SimpleNamespace(info=None)))
+
+    def riders(name: str) -> tuple[str, ...]:
+        return engine._riders(model, DrafterChoice(name=name), None, None)[0]
+
+    assert riders("auto") == ("free", "d")
+    drafted(policy, "d", 0.15, 0.8, 36)
+    assert riders("auto") == ("free",)
+    assert riders("d") == ("d",) and riders("composite") == ("free", "d")
 
 
 def test_a_drafter_that_is_about_as_fast_stays() -> None:

@@ -289,14 +289,13 @@ class Engine:
         if name not in ("auto", "composite"):
             return (name,), weights
         names = finding.automatic(model.rows)
-        if name == "auto" and weights is None:
-            free = {row.name for row in model.rows if row.free}
-            names = tuple(one for one in names if one in free or model.policy.pays(one))
+        free = {row.name for row in model.rows if row.free}
         if weights is not None:
             made = finding.accepting(info, weights)
-            free = {row.name for row in model.rows if row.free}
             names = (*(cheap for cheap in names if cheap in free - {made}), made)
-        elif name == "composite" and len(names) < 2:
+        elif name == "auto":
+            names = tuple(one for one in names if one in free or model.policy.pays(one))
+        elif len(names) < 2:
             raise DrafterError(
                 "A composite needs a drafter with weights beside a cheap one, and none fits this model.",
                 "Name its weights with --drafter-weights, or use --drafter auto.",

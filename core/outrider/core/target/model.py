@@ -19,10 +19,8 @@ from .state import SLACK, Cache, Rows, span
 from .steps import filled
 from .where import Fixed, tree_of
 
-SMALL, HALF = (
-    0.85,
-    0.75,
-)  # bytes of a parameter up to which a model has about 4 bits; share of plain ones up to which about 8
+SMALL = 0.85  # bytes of a parameter up to which a model has about 4 bits
+HALF = 0.75  # share of the bytes of plain weights up to which it has about 8
 
 
 class TargetModel:
