@@ -6,6 +6,8 @@ import codecs
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from outrider.app.chat.input import attach, editor, offers, paths
 from outrider.app.chat.input.attach import Refused, label, pasted, read_file, with_attachments
 from outrider.app.chat.input.candidate import Candidate, Entry, Menu, match, rank
 from outrider.app.chat.input.drafts import Draft, Drafts
+from outrider.app.chat.input.keeping import Keeping
 from outrider.app.chat.input.lists import found
 from outrider.app.chat.input.typing import Typing, typing
 from outrider.app.chat.input.widgets import chip, line_of
@@ -240,3 +243,22 @@ def test_an_editor_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 def test_words() -> None:
     assert [one.text for one in offers.words("a", "b")] == ["a", "b"]
+
+
+async def test_a_program_that_ends_while_it_still_looks_for_drafts() -> None:
+    """The chats are read in a thread; what was typed may be written for good before they are known."""
+    prompt = SimpleNamespace(text="half a thought", attachments=(), put=lambda text, files: None)
+    screen: Any = SimpleNamespace(prompt=prompt, session=None)
+    keeping = Keeping(screen)
+
+    async def ask(look: Any) -> set[str]:
+        keeping.close()
+        return set()
+
+    screen.session = SimpleNamespace(
+        options=SimpleNamespace(private=False, resume=""),
+        keeper=SimpleNamespace(ask=ask),
+        chat=SimpleNamespace(id="one"),
+    )
+    await keeping.begin()
+    assert Drafts().load("one").text == "half a thought"

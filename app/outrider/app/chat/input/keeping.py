@@ -52,7 +52,8 @@ class Keeping:
             await self._bring(session.options.resume)
             with contextlib.suppress(StoreError):
                 known = await session.keeper.ask(lambda store: {row.id for row in store.chats()})
-                await asyncio.to_thread(self._drafts.tidy, known | {session.chat.id})
+                if self._drafts is not None:  # else the program has ended meanwhile
+                    await asyncio.to_thread(self._drafts.tidy, known | {session.chat.id})
 
     def changed(self) -> None:
         """Write it down in a moment; that it was sent, at once."""
