@@ -9,13 +9,21 @@ import pupils
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outrider.core import registry
+from outrider.core.drafting import Context
+from outrider.core.errors import BrokenFileError
+from outrider.core.noise import Noise
+from outrider.core.sample import Sampler
+from outrider.core.sample import Settings as SamplerSettings
 from outrider.core.train.loop import Loop, Schedule
 from outrider.core.train.paper import ride
 from outrider.core.train.states import States
 from outrider.core.train.words import Sayings
+from outrider.drafters.medusa.format import open_heads
+from outrider.drafters.medusa.heads import MedusaHeads, read_heads
 from outrider.drafters.medusa.training import JointTrainee, MedusaRecipe, MedusaTrainee, Settings
 
 
@@ -57,6 +65,40 @@ def test_untrained_heads_say_what_the_target_says() -> None:
     trainee = MedusaRecipe().trainee(teacher, Settings(words=0), torch.ones(pupils.VOCAB), torch.Generator())
     z = teacher.norm(torch.randn(3, 32, generator=torch.Generator().manual_seed(0)))
     torch.testing.assert_close(trainee._logits(0, z), z @ teacher.output().t())
+
+
+def test_heads_of_few_words_say_what_the_target_says_of_these(tmp_path: Path) -> None:
+    teacher = pupils.teacher()
+    counts = torch.arange(pupils.VOCAB) % 7
+    both = [MedusaRecipe().trainee(teacher, Settings(heads=2, words=n), counts, torch.Generator()) for n in (12, 0)]
+    luck = torch.Generator().manual_seed(2)
+    for size, trainee in zip(["few", "all"], both, strict=True):
+        for part, other in zip(trainee.blocks.parameters(), both[0].blocks.parameters(), strict=True):
+            part.data = torch.randn(other.shape, generator=luck) * 0.1 if part is other else other.data
+        trainee.save(tmp_path / size, whole=False)
+    few, every = (read_heads(open_heads(tmp_path / size), teacher.target) for size in ["few", "all"])
+    assert isinstance(few, MedusaHeads) and isinstance(every, MedusaHeads)
+    words = both[0].head.words.tolist()
+    assert len(words) == 12 and set(words) <= {id for id in range(pupils.VOCAB) if id % 7 > 4}
+    state = torch.randn(1, 32, generator=luck)
+    torch.testing.assert_close(few.logits(state, 2), every.logits(state, 2)[:, words])
+    sampler = Sampler(SamplerSettings(temperature=0.0), Noise(1), [])
+    context = Context([1, 2], 4, False, sampler.chain, sampler.distribution, sampler.noise.draft_stream)
+    guesses = few.guesses(state, [(), (0,)], context, 5)
+    assert guesses is not None
+    for head, node in enumerate(((), (0,))):
+        best = every.logits(state, 2)[head, words].topk(5).indices
+        assert guesses[node].ids == [words[place] for place in best.tolist()]
+
+
+def test_words_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
+    teacher = pupils.teacher()
+    trainee = MedusaRecipe().trainee(teacher, Settings(words=12), torch.ones(pupils.VOCAB), torch.Generator())
+    trainee.save(tmp_path, whole=False)
+    tensors = load_file(tmp_path / "medusa_lm_head.safetensors")
+    save_file(tensors | {"d2t": tensors["d2t"] + pupils.VOCAB}, tmp_path / "medusa_lm_head.safetensors")
+    with pytest.raises(BrokenFileError, match="d2t leads outside"):
+        read_heads(open_heads(tmp_path), teacher.target)
 
 
 @pytest.mark.train

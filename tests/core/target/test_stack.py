@@ -24,7 +24,7 @@ from outrider.core.target.norm import Norm
 from outrider.core.target.packed_linear import Packed, Plain
 from outrider.core.target.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
 from outrider.core.target.state import Cache, Rows
-from outrider.core.target.where import tree_of
+from outrider.core.target.where import Where, tree_of
 from outrider.core.weights.grouped import Grouped, pack_nibbles, quantise
 
 CPU = torch.device("cpu")
@@ -292,6 +292,50 @@ def test_a_pass_leaves_its_inputs_as_they_are() -> None:
     assert not torch.equal(result.hidden[:, 1], result.hidden[:, 0])
 
 
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 9, 64])
+def test_a_first_mixer_that_reads_something_else_than_the_residual(layers: int, rows: int, dtype: torch.dtype) -> None:
+    maker = Maker(dtype)
+    decoder = maker.decoder([SPEC] * layers)
+    blocks = list(decoder.weights.blocks)
+    mixer = blocks[0].mixer
+    assert isinstance(mixer, Attention)
+    blocks[0] = replace(
+        blocks[0], mixer=replace(mixer, mix=maker.linear(mixer.mix.features[0], 2 * WIDTH)), before_mixer=None
+    )
+    made = stack.stack_of(blocks, decoder.weights.tables, torch.empty(0, dtype=dtype))
+    assert made is not None
+    entry, x = maker.some(rows, 2 * WIDTH).to(dtype), maker.some(rows, WIDTH).to(dtype)
+    kept = list[list[Tensor]]()
+    found = list[Tensor]()
+    for by_stack in (True, False):
+        states = [state for state in filled(decoder, 20).states if isinstance(state, Rows)]
+        parents = [-1] * (rows > 2) + list(range(rows - 1 - (rows > 2)))  # a line, or one with a fork
+        where = Where(20, rows, decoder.weights.tables, dtype, CPU, tree_of(parents, 20, CPU))
+        y = made.through(x, where, states, entry) if by_stack else None
+        if y is None:
+            y = x
+            for block, state in zip(blocks, states, strict=True):
+                assert block.before_channel is not None
+                mixed = entry if block.before_mixer is None else block.before_mixer(y)
+                y = block.mixer(mixed, where, state, y)
+                y = block.channel(block.before_channel(y), y)
+        found.append(y)
+        kept.append([state.parts[0] for state in states])
+    assert torch.equal(*found)
+    assert all(torch.equal(one, other) for one, other in zip(*kept, strict=True))
+
+
+def test_blocks_that_c_does_not_run_make_no_stack() -> None:
+    decoder = Maker(FP32).decoder([SPEC] * 2)
+    like = torch.empty(0)
+    blocks = [decoder.weights.blocks[0], replace(decoder.weights.blocks[1], scalar=torch.ones(()))]
+    assert stack.stack_of(blocks, decoder.weights.tables, like) is None
+    with ops.only("cpu", None):
+        assert stack.stack_of(blocks[:1], decoder.weights.tables, like) is None
+
+
 def test_without_c_blocks_run_by_their_own_steps() -> None:
     decoder = Maker(BF16).decoder([SPEC] * 2)
     with ops.only("cpu", None):
@@ -305,5 +349,5 @@ def test_a_library_that_stacks_wrongly_is_found_out(dtype: torch.dtype, fast: Na
     assert not stack.failing(fast, dtype)
     with pytest.MonkeyPatch.context() as patch:
         right = fast.stack
-        patch.setattr(fast, "stack", lambda blocks, held, count, x, *rest: right(blocks, held, 0, x, *rest))
+        patch.setattr(fast, "stack", lambda *told: right(*told[:-3], 0.5, *told[-2:]))  # the scale of what is added
         assert stack.failing(fast, dtype)

@@ -31,7 +31,7 @@ KINDS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1, "clamped": 2}
 _WIDEST, _STEP = 256, 16  # head sizes: the largest, and what all are multiples of
 _GROUP = 64  # the most queries of a key head
 STACK = (
-    *(c_void_p, c_void_p, c_long, c_void_p, c_void_p, c_void_p),  # blocks, held, count, x, out, exports
+    *(c_void_p, c_void_p, c_long, *(c_void_p,) * 4),  # blocks, held, count, x, entry, out, exports
     *(c_long, c_long, c_long, c_void_p, c_void_p, c_void_p, c_long, c_void_p),  # rows, width, start, base to bits
     *(c_float, c_int, c_long),  # scale, half, threads
 )

@@ -38,41 +38,51 @@ static INLINE uint32_t half_of(float x) {
     return bits >> 16;
 }
 
-/* Queries of a row for `tile_of`, its keys and values for the state. */
-static INLINE void prepare(const struct attention *p, long row, const int half) {
+/* A head of a row, normed and turned: a query for `tile_of`, or a key for the state. */
+static INLINE void prepare_head(const struct attention *p, long row, long head, void *kv, const int half) {
     const struct layer *l = p->layer;
-    long h = l->head, groups = l->heads / l->kv_heads, heads = l->heads + (l->reads ? 0 : l->kv_heads);
-    const void *mixed = at(p->mixed, row * p->stride, half);
+    long h = l->head, groups = l->heads / l->kv_heads;
     long turn_at = (p->tables ? p->sight->positions[row] : row) * h;
     const void *cos = p->cos ? at(p->cos, turn_at, half) : 0, *sin = p->cos ? at(p->sin, turn_at, half) : 0;
-    void *kv = (void *)at(p->kv, p->slots[row] * 2 * l->kv_heads * h, half);
+    const void *x = at(p->mixed, row * p->stride + head * h, half);
     float normed[HEAD], turned[HEAD];
-    long in_block = row % p->share * groups, block = row / p->share;
-    for (long head = 0; head < heads; head++) {
-        const void *x = at(mixed, head * h, half);
-        int query = head < l->heads;
-        if (query ? l->q_normed : l->k_normed) {
-            norm(x, query ? l->q_weight : l->k_weight, normed, h, query ? l->q_eps : l->k_eps, half);
-            x = normed;
-        }
-        turn(x, cos, sin, h, turned, half);
-        if (query && p->units) {
-            long at = in_block + head % groups, tile = (head / groups * p->blocks + block) * p->tall + at / 16;
-            uint32_t *pairs = (uint32_t *)p->q + tile * 8 * h + at % 16;
-            for (long i = 0; i < h; i += 2)
-                pairs[8 * i] = half_of(turned[i]) | half_of(turned[i + 1]) << 16;
-            continue;
-        }
-        float *q = p->q + ((head / groups * p->rows + row) * groups + head % groups) * h;
-        for (long i = 0; i < h; i += LANES) {
-            if (query)
-                store(q, i, load(turned, i, 0) * l->scale, 0);
-            else
-                store(kv, (head - l->heads) * h + i, load(turned, i, 0), half);
-        }
+    int query = head < l->heads;
+    if (query ? l->q_normed : l->k_normed) {
+        norm(x, query ? l->q_weight : l->k_weight, normed, h, query ? l->q_eps : l->k_eps, half);
+        x = normed;
     }
-    if (!l->reads)
-        memcpy((void *)at(kv, l->kv_heads * h, half), at(mixed, heads * h, half), l->kv_heads * h * (half ? 2 : 4));
+    turn(x, cos, sin, h, turned, half);
+    if (query && p->units) {
+        long at = row % p->share * groups + head % groups;
+        long tile = (head / groups * p->blocks + row / p->share) * p->tall + at / 16;
+        uint32_t *pairs = (uint32_t *)p->q + tile * 8 * h + at % 16;
+        for (long i = 0; i < h; i += 2)
+            pairs[8 * i] = half_of(turned[i]) | half_of(turned[i + 1]) << 16;
+        return;
+    }
+    float *q = p->q + ((head / groups * p->rows + row) * groups + head % groups) * h;
+    for (long i = 0; i < h; i += LANES) {
+        if (query)
+            store(q, i, load(turned, i, 0) * l->scale, 0);
+        else
+            store(kv, (head - l->heads) * h + i, load(turned, i, 0), half);
+    }
+}
+
+/* What belongs to a key head, of as many rows as fill a tile of queries: other threads write to other lines of memory. */
+static INLINE void prepare(const struct attention *p, long item, const int half) {
+    const struct layer *l = p->layer;
+    long h = l->head, groups = l->heads / l->kv_heads, kv_head = item % l->kv_heads, first = item / l->kv_heads * p->some;
+    for (long row = first; row < MIN(first + p->some, p->rows); row++) {
+        void *kv = (void *)at(p->kv, p->slots[row] * 2 * l->kv_heads * h, half);
+        for (long head = kv_head * groups; head < (kv_head + 1) * groups; head++)
+            prepare_head(p, row, head, kv, half);
+        if (l->reads)
+            continue;
+        prepare_head(p, row, l->heads + kv_head, kv, half);
+        const void *value = at(p->mixed, row * p->stride + (l->heads + l->kv_heads + kv_head) * h, half);
+        memcpy((void *)at(kv, (l->kv_heads + kv_head) * h, half), value, h * (half ? 2 : 4));
+    }
 }
 
 /* Keys of up to WIDE rows, turned so that each dim of all of them is one run: [h, WIDE]. bf16 goes in pairs of dims. */
@@ -377,7 +387,7 @@ static INLINE void finish(const struct attention *p, long row, const int half) {
         else                                \
             does(p, item, 0);               \
     }
-BY_KIND(prepare_row, prepare)
+BY_KIND(prepare_item, prepare)
 BY_KIND(finish_row, finish)
 
 void tile_of(const void *job, long item) {
@@ -406,6 +416,8 @@ void attention_begin(struct attention *p) {
     }
     const long groups = l->heads / l->kv_heads;
     p->tiles = (*s->base + s->count + TILE - 1) / TILE - p->first;
+    p->some = MAX(1, 16 / groups);
+    p->preparations = l->kv_heads * ((p->rows + p->some - 1) / p->some);
     p->share = MAX(1, QUERIES / groups);
     p->blocks = (p->rows + p->share - 1) / p->share;
     p->items = p->blocks * p->tiles * l->kv_heads;
@@ -441,7 +453,7 @@ int attend(
     if (!room)
         return 1;
     attention_take(&job, room);
-    spread(prepare_row, &job, rows, 8 * each, threads);
+    spread(prepare_item, &job, job.preparations, 8 * each, threads);
     spread(tile_of, &job, job.items, 2 * each * MIN(TILE * job.tiles, *base + count), threads);
     spread(finish_row, &job, rows, each * job.tiles, threads);
     free(room);

@@ -23,7 +23,7 @@
 #define SPAN 128 /* inputs worked on at a time, at most */
 #define PIECE 16 /* inputs that share a scale, at least */
 #define FEW 64   /* rows, at most */
-#define STACK 8  /* rows of a tile that several pieces share, at most */
+#define STACK 4  /* rows of a tile that several pieces share, at most: more are more zeros to write and to read */
 #define TALL (LANES / 4) /* rows that share what is loaded */
 #define AHEAD 2048 /* words of codes that are asked for before they are needed */
 #define ITEM (1L << 16) /* weights that a thread takes at a time, at least */

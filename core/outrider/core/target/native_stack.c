@@ -49,8 +49,9 @@ struct task {
     const struct block *blocks;
     const struct held *held;
     long count;
-    const void *x; /* [S, d] */
-    void *out;     /* [S, d]; the residual after each block */
+    const void *x;     /* [S, d] */
+    const void *entry; /* [S, inputs]: what the first mixer reads in place of the normed `x`; may be none */
+    void *out;         /* [S, d]; the residual after each block */
     void *const *exports; /* [count], none or [S, d]: the residual before a block */
     long rows, width;
     float scale; /* of what is added to the residual */
@@ -187,7 +188,10 @@ static void before_mixer(const void *job, long row) {
     join(m, row);
     if (m->export)
         memcpy((void *)row_of(t, m->export, row), row_of(t, x, row), t->width * (t->half ? 2 : 4));
-    norm_to(m, &m->block->before_mixer, x, row);
+    if (m->products->given == t->entry)
+        take_row(m, row);
+    else
+        norm_to(m, &m->block->before_mixer, x, row);
 }
 
 static void after_heads(const void *job, long row) {
@@ -226,7 +230,8 @@ static long lines(long bytes) { return (bytes + 63) / 64 * 64; }
 static long room_of(const struct matrix *m, const struct task *t) { return lines(product_room(m, t->rows, t->half)); }
 
 /* A residual belongs to one part alone. */
-static void next_product(struct member *m, const struct matrix *const *parts, const void *residual, void *out) {
+static void next_product(
+    struct member *m, const struct matrix *const *parts, const void *given, const void *residual, void *out) {
     const struct task *t = m->task;
     char *room = t->room;
     long at = 0;
@@ -235,7 +240,7 @@ static void next_product(struct member *m, const struct matrix *const *parts, co
         *p = (struct product){.m = parts[i]};
         if (!p->m)
             break;
-        p->given = t->y, p->residual = residual, p->rows = t->rows, p->half = p->out_half = t->half;
+        p->given = given, p->residual = residual, p->rows = t->rows, p->half = p->out_half = t->half;
         p->out = (char *)out + at * (t->half ? 2 : 4), p->line = outputs_of(parts);
         product_begin(p, room);
         room += room_of(p->m, t);
@@ -262,7 +267,7 @@ static void multiply(struct member *m) {
 static void next_sum(struct member *m, const struct matrix *const *matrix, const struct normed *after) {
     const struct task *t = m->task;
     m->after = after->there || t->scale != 1 ? after : 0;
-    next_product(m, matrix, m->after ? 0 : m->x, m->after ? t->apart : t->out);
+    next_product(m, matrix, m->task->y, m->after ? 0 : m->x, m->after ? t->apart : t->out);
 }
 
 static struct attention heads_of(const struct task *t, long index) {
@@ -282,7 +287,7 @@ static void attend_to(struct member *m, long index) {
     attention_take(&m->attention, t->scores);
     for (long row = 0; row < t->rows; row++)
         m->slots[row] = m->attention.ring ? (t->start + row) % m->attention.ring : t->start + row;
-    go(m, prepare_row, &m->attention, t->rows);
+    go(m, prepare_item, &m->attention, m->attention.preparations);
     go(m, tile_of, &m->attention, m->attention.items);
 }
 
@@ -290,14 +295,14 @@ static void walk_block(struct member *m, long index) {
     const struct task *t = m->task;
     const struct block *b = m->block = t->blocks + index;
     m->export = t->exports ? t->exports[index] : 0;
-    next_product(m, b->mix, 0, t->wide);
+    next_product(m, b->mix, t->entry && !index ? t->entry : t->y, 0, t->wide);
     go(m, before_mixer, m, t->rows);
     multiply(m);
     attend_to(m, index);
     next_sum(m, b->out, &b->after_mixer);
     go(m, after_heads, m, t->rows);
     multiply(m);
-    next_product(m, b->gate_up, 0, t->wide);
+    next_product(m, b->gate_up, t->y, 0, t->wide);
     go(m, before_channel, m, t->rows);
     m->x = t->out;
     multiply(m);
@@ -352,13 +357,14 @@ static double work_of(const struct task *t) {
     return work;
 }
 
-/* x [S, d] through some blocks to `out`, rows being written from `start` on, up to FEW. `exports`: as in a task. No
+/* x [S, d] through some blocks to `out`, rows being written from `start` on, up to FEW. `entry`, `exports`: as in a task. No
    `positions`: the rows stand in one line. Gives 1 where there is no memory. */
 int stack(
-    const struct block *blocks, const struct held *held, long count, const void *x, void *out, void *const *exports,
+    const struct block *blocks, const struct held *held, long count, const void *x, const void *entry, void *out,
+    void *const *exports,
     long rows, long width, long start, const int64_t *base, const int64_t *positions, const int64_t *loose, long loose_count,
     const int64_t *bits, float scale, int half, long threads) {
-    struct task t = {blocks, held, count, x, out, exports, rows, width, scale, half, .start = start};
+    struct task t = {blocks, held, count, x, entry, out, exports, rows, width, scale, half, .start = start};
     t.sight = (struct sight){base, positions, loose, bits, loose_count};
     for (long row = 0; !positions && row < rows; row++) {
         t.line[row] = start + row;

@@ -24,7 +24,7 @@ struct rows {
 HIDDEN void norm_row(const void *rows, long row);
 HIDDEN void gate_row(const void *rows, long row);
 
-/* Attention: rows are prepared, then tiles worked on, then rows finished.
+/* Attention: heads are prepared, then tiles worked on, then rows finished.
 
    Letters: S rows of the pass, H query heads, K key/value heads, G = H / K, h head size, C rows held, T loose rows. */
 
@@ -58,12 +58,13 @@ struct attention {
     long first, tiles, share, blocks, items; /* number of the first tile, how many, rows of a block, blocks, items of `tile_of` */
     int units; /* whether matrix units do it: then q is bf16 [K, blocks, tall, h / 2, 16 queries, 2] */
     long tall;
+    long some, preparations; /* rows of an item of `prepare_item`, and its items */
 };
 
 HIDDEN void attention_begin(struct attention *a); /* finds what follows `parts` from what stands above `q` */
 HIDDEN long attention_room(const struct attention *a); /* floats of `q` and `parts`, once it has begun */
 HIDDEN void attention_take(struct attention *a, float *room);
-HIDDEN void prepare_row(const void *attention, long row);
+HIDDEN void prepare_item(const void *attention, long item);
 HIDDEN void tile_of(const void *attention, long item);
 HIDDEN void finish_row(const void *attention, long row);
 

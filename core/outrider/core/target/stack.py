@@ -20,15 +20,16 @@ from torch import Tensor
 
 from outrider.core.weights.grouped import quantise
 
+from . import ops
 from .attention import Attention
-from .linear import FEW, Linear, Stacked, Table
+from .linear import FEW, Linear, Stacked
 from .mlp import Dense
 from .native import KINDS, Native, known
 from .norm import Norm
 from .packed_linear import Packed, there
 from .spec import AttentionSpec, TargetSpec
-from .state import Cache, Ring, Room, Rows, new_rows
-from .where import Where
+from .state import Cache, Ring, Room, Rows, State, new_rows
+from .where import Tables, Where
 
 if TYPE_CHECKING:
     from .decoder import Block, Weights
@@ -72,14 +73,23 @@ class _Memory(NamedTuple):
 class Stack:
     """Some blocks of a decoder that follow each other, the first of them number `first`."""
 
-    def __init__(self, native: Native, blocks: Sequence[Block], first: int, weights: Weights, scale: float) -> None:
+    def __init__(
+        self,
+        native: Native,
+        blocks: Sequence[Block],
+        tables: Tables,
+        dtype: torch.dtype,
+        *,
+        first: int = 0,
+        scale: float = 1.0,
+    ) -> None:
         """`scale`: of what is added to the residual."""
         self.first, self.stop = first, first + len(blocks)
         self._native, self._scale = native, scale
         self._sources = [block.source for block in blocks]
-        self._held = blocks, weights.tables  # what the pointers lead to
-        self._blocks = (_Block * len(blocks))(*(_block(native, block, weights) for block in blocks))
-        self._memories: WeakKeyDictionary[Cache, _Memory] = WeakKeyDictionary()
+        self._held = blocks, tables  # what the pointers lead to
+        self._blocks = (_Block * len(blocks))(*(_block(block, tables, dtype) for block in blocks))
+        self._memories: WeakKeyDictionary[Cache | Rows, _Memory] = WeakKeyDictionary()
 
     def run(
         self, x: Tensor, where: Where, cache: Cache, stop: int, keep: tuple[Sequence[int], dict[int, Tensor]]
@@ -90,7 +100,28 @@ class Stack:
         """
         memory = self._memories.get(cache)
         if memory is None:
-            memory = self._memories[cache] = self._memory(cache)
+            memory = self._memories[cache] = _memory([cache.states[source] for source in self._sources])
+        return self._run(x, None, where, memory, stop, self._exports(x, stop, *keep))
+
+    def through(self, x: Tensor, where: Where, states: Sequence[Rows], entry: Tensor | None = None) -> Tensor | None:
+        """[S, d] -> [S, d] through all blocks of a drafter, whose `states` are always the same ones together.
+
+        `entry` [S, n]: what the first mixer reads in place of the normed `x`. None where the pass is too wide.
+        """
+        memory = self._memories.get(states[0])
+        if memory is None:
+            memory = self._memories[states[0]] = _memory(states)
+        return self._run(x, None if entry is None else entry.contiguous(), where, memory, self.stop, None)
+
+    def _run(
+        self,
+        x: Tensor,
+        entry: Tensor | None,
+        where: Where,
+        memory: _Memory,
+        stop: int,
+        exports: ctypes.Array | None,
+    ) -> Tensor | None:
         if where.rows > memory.widest:
             return None
         sight = None if where.tree is None else where.sight
@@ -106,8 +137,9 @@ class Stack:
             memory.held,
             stop - self.first,
             x.data_ptr(),
+            None if entry is None else entry.data_ptr(),
             out.data_ptr(),
-            self._exports(x, stop, *keep),
+            exports,
             where.rows,
             x.shape[1],
             int(where.base) if where.still else where.start,
@@ -134,15 +166,15 @@ class Stack:
             exports[number - self.first] = kept[number].data_ptr()
         return exports
 
-    def _memory(self, cache: Cache) -> _Memory:
-        states = [cache.states[source] for source in self._sources]
-        rows = [state for state in states if isinstance(state, Rows)]
-        rings = [state for state in rows if isinstance(state, Ring)]
-        assert len(rows) == len(states)
-        held = (_Held * len(rows))(
-            *((state.parts[0].data_ptr(), state.rows if isinstance(state, Ring) else 0) for state in rows)
-        )
-        return _Memory(held, rings, min([FEW, *(ring.slack for ring in rings)]))
+
+def _memory(states: Sequence[State | None]) -> _Memory:
+    rows = [state for state in states if isinstance(state, Rows)]
+    rings = [state for state in rows if isinstance(state, Ring)]
+    assert len(rows) == len(states)
+    held = (_Held * len(rows))(
+        *((state.parts[0].data_ptr(), state.rows if isinstance(state, Ring) else 0) for state in rows)
+    )
+    return _Memory(held, rings, min([FEW, *(ring.slack for ring in rings)]))
 
 
 def stacks(native: Native, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
@@ -154,9 +186,18 @@ def stacks(native: Native, weights: Weights, spec: TargetSpec) -> Mapping[int, S
         while stop < len(blocks) and not spec.parallel and _takes(native, blocks[stop], weights.embedding.dtype):
             stop += 1
         if stop > first:
-            found[first] = Stack(native, blocks[first:stop], first, weights, spec.residual_scale)
+            some, dtype = blocks[first:stop], weights.embedding.dtype
+            found[first] = Stack(native, some, weights.tables, dtype, first=first, scale=spec.residual_scale)
         first = max(stop, first + 1)
     return found
+
+
+def stack_of(blocks: Sequence[Block], tables: Tables, like: Tensor) -> Stack | None:
+    """The blocks of a drafter, in order; None unless C runs all of them. `like` has their dtype and lies on their device."""
+    native = ops.fused(like)
+    if not isinstance(native, Native) or not all(_takes(native, block, like.dtype) for block in blocks):
+        return None
+    return Stack(native, blocks, tables, like.dtype)
 
 
 def _takes(native: Native, block: Block, dtype: torch.dtype) -> bool:
@@ -189,20 +230,20 @@ def _plain(norm: Norm, dtype: torch.dtype) -> bool:
     return not norm.centred and (norm.weight is None or (norm.weight.dtype == dtype and norm.weight.is_contiguous()))
 
 
-def _block(native: Native, block: Block, weights: Weights) -> _Block:
+def _block(block: Block, tables: Tables, dtype: torch.dtype) -> _Block:
     mixer, channel = block.mixer, block.channel
     assert isinstance(mixer, Attention) and isinstance(channel, Dense) and mixer.heads is not None
     addresses = [
         (c_void_p * _PARTS)(*(part.address for part in parts if isinstance(part, Packed)))
         for parts in _matrices(mixer, channel)
     ]
-    rope, dtype = mixer.spec.rope, weights.embedding.dtype
-    tables = (None, None) if rope is None else (part.data_ptr() for part in weights.tables[rope, mixer.spec.head_dim])
+    rope = mixer.spec.rope
+    turns = (None, None) if rope is None else (part.data_ptr() for part in tables[rope, mixer.spec.head_dim])
     return _Block(
         *(_normed(norm) for norm in _norms(block)),
         known(mixer.heads, dtype).address,
         *addresses,
-        *tables,
+        *turns,
         KINDS[channel.activation],
     )
 
@@ -216,7 +257,7 @@ def _normed(norm: Norm | None) -> _Normed:
 @torch.inference_mode()
 def failing(native: Native, dtype: torch.dtype) -> bool:
     """Whether a small block does not give what torch's steps give."""
-    from .decoder import Block, Weights
+    from .decoder import Block
 
     if there() is None:
         return False
@@ -233,9 +274,8 @@ def failing(native: Native, dtype: torch.dtype) -> bool:
     mix, out, gate_up, down = (Packed(weight, None, dtype) for weight in codes)
     norm = Norm(width, some(width).to(dtype), 1e-6)
     block = Block(Attention(spec, mix, out), Dense(gate_up, down, "silu"), 0, norm, None, norm, None)
-    weights = Weights(Table(some(1, width), dtype), (block,), norm, out, {}, rows)
     state, x = new_rows(Room(rows, dtype, mix.weight.device), (2, spec.head_dim)), some(rows, width).to(dtype)
-    stack = Stack(native, (block,), 0, weights, 1.0)
+    stack = Stack(native, (block,), {}, dtype)
     got = stack.run(x, Where(0, rows, {}, dtype, x.device), Cache([state], rows), 1, ((), {}))
     assert norm.weight is not None and got is not None
 

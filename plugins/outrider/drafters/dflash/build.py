@@ -21,7 +21,7 @@ from outrider.core.weights.stored import words
 from . import format
 from .format import Plan
 from .heads import Confidence, Markov, Selector
-from .model import Conv, Layer, Network
+from .model import Conv, Layer, Network, stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,19 @@ class _Builder:
         plan, target = self.plan, self.target
         d = plan.spec.width
         fc, fuse_norm = next(pair for pair in format.FUSED if self.read.has(pair[0]))
+        layers = tuple(self._layer(index) for index in range(len(plan.sights)))
+        ropes = tables(plan.spec, capacity, target.dtype, target.device)
         network = Network(
             plan=plan,
             fuse=self.read.linear(fc.removesuffix(".weight"), d, len(plan.states) * d),
             fuse_norm=self._norm(fuse_norm.removesuffix(".weight")),
-            layers=tuple(self._layer(index) for index in range(len(plan.sights))),
+            layers=layers,
             norm=self._norm("norm"),
-            tables=tables(plan.spec, capacity, target.dtype, target.device),
+            tables=ropes,
             capacity=capacity,
             dtype=target.dtype,
             device=target.device,
+            stack=stack(layers, ropes, torch.empty(0, dtype=target.dtype, device=target.device)),
         )
         before = Table(self._tensor(format.W1, self._vocab, plan.markov), target.dtype) if plan.markov else None
         follower: Markov | Selector | None = self._selector() if plan.selector else None

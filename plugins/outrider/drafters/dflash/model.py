@@ -12,18 +12,20 @@ Letters: `d` width, `P` target states of a row, `B` slots, `C` context rows, `K`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from outrider.core.target import decoder
 from outrider.core.target.attention import Attention
 from outrider.core.target.linear import Linear
 from outrider.core.target.mlp import Dense
 from outrider.core.target.norm import Norm
 from outrider.core.target.ops import LOOSE
 from outrider.core.target.rope import rotate_
+from outrider.core.target.stack import Stack, stack_of
 from outrider.core.target.state import Room, Rows
 from outrider.core.target.where import Still, Tables, Tree, Where
 
@@ -66,6 +68,13 @@ class Layer:
     attention_conv: Conv | None
     dense_conv: Conv | None
 
+    @property
+    def whole(self) -> decoder.Block | None:
+        """The same as a block of a decoder; None where it has convolutions, which that knows nothing of."""
+        if self.attention_conv is not None or self.dense_conv is not None:
+            return None
+        return decoder.Block(self.attention, self.dense, 0, self.before_attention, None, self.before_dense, None)
+
     def keep(self, fused: Tensor, where: Where, rows: Rows) -> None:
         """Keys and values of context rows, from fused states [n, d]."""
         spec = self.attention.spec
@@ -100,6 +109,7 @@ class Network:
     capacity: int  # rows of context and block together
     dtype: torch.dtype
     device: torch.device
+    stack: Stack | None  # all layers in one go, where the processor can
 
     @property
     def loose(self) -> bool:
@@ -126,14 +136,27 @@ class Network:
     def block(self, x: Tensor, start: int | Still, rows: list[Rows]) -> Tensor:
         """Slots [B, d], embedded, behind `start` context rows -> their states [B, d] behind the last norm."""
         places: dict[Sight, Where] = {}
-        count = start.base if isinstance(start, Still) else start
+        for layer in self.layers:
+            if layer.sight not in places:
+                places[layer.sight] = self._where(layer.sight, start, x.shape[0])
+        if self.stack is not None:
+            made = self.stack.through(x, next(iter(places.values())), rows)
+            if made is not None:
+                return self.norm(made)
         for layer, kept in zip(self.layers, rows, strict=True):
-            sight = layer.sight
-            if sight not in places:
-                tree = tree_of(sight, count, x.shape[0], self.device)
-                places[sight] = Where(start, x.shape[0], self.tables, self.dtype, self.device, tree)
-            x = layer(x, places[sight], kept)
+            x = layer(x, places[layer.sight], kept)
         return self.norm(x)
+
+    def _where(self, sight: Sight, start: int | Still, slots: int) -> Where:
+        tree = tree_of(sight, start.base if isinstance(start, Still) else start, slots, self.device)
+        return Where(start, slots, self.tables, self.dtype, self.device, tree)
+
+
+def stack(layers: Sequence[Layer], tables: Tables, like: Tensor) -> Stack | None:
+    """The layers in one go, if all see the same slots and C runs them; `like` has their dtype and lies on their device."""
+    blocks = [block for block in (layer.whole for layer in layers) if block is not None]
+    alike = len(blocks) == len(layers) and len({layer.sight for layer in layers}) == 1
+    return stack_of(blocks, tables, like) if alike else None
 
 
 def tree_of(sight: Sight, count: int | Tensor, slots: int, device: torch.device) -> Tree:

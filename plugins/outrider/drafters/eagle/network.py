@@ -14,6 +14,7 @@ from torch import Tensor
 
 from outrider.core.drafting import Target
 from outrider.core.errors import ModelError
+from outrider.core.target import decoder
 from outrider.core.target.attention import Attention
 from outrider.core.target.linear import Linear
 from outrider.core.target.load import tables
@@ -21,6 +22,7 @@ from outrider.core.target.mlp import Dense
 from outrider.core.target.norm import Norm
 from outrider.core.target.reader import Reader
 from outrider.core.target.spec import AttentionSpec, DenseSpec
+from outrider.core.target.stack import Stack, stack_of
 from outrider.core.target.state import Rows
 from outrider.core.target.where import Tables, Where
 from outrider.core.weights.stored import words
@@ -87,6 +89,11 @@ class Block:
     before_mlp: Norm
     mlp: Dense
 
+    @property
+    def whole(self) -> decoder.Block:
+        """The same as a block of a decoder."""
+        return decoder.Block(self.attention, self.mlp, 0, self.before, None, self.before_mlp, None)
+
     def __call__(self, x: Tensor, residual: Tensor, where: Where, rows: Rows) -> Tensor:
         """The residual [S, d] behind it; attention reads `x`."""
         x = self.attention(x, where, rows, residual)
@@ -114,10 +121,14 @@ class Network:
     tables: Tables
     norm_output: bool
     nbytes: int
+    stack: Stack | None  # all blocks in one go, where the processor can
 
     def __call__(self, ids: Tensor, state: Tensor, where: Where, memory: Sequence[Rows]) -> Tensor:
         """Features [S, d] for tokens [S], each with the (fused or fed back) state [S, d] that produced it."""
         x, residual = self.entry(self.embed(ids), state)
+        made = None if self.stack is None else self.stack.through(residual, where, memory, x)
+        if made is not None:
+            return made
         for block, rows in zip(self.blocks, memory, strict=True):
             x = x if block.before is None else block.before(residual)
             residual = block(x, residual, where, rows)
@@ -140,17 +151,22 @@ def load(source: Source, container: Container, target: Target, rows: int) -> Net
     spec, holds = container.spec, source.holds()
     read = Reader(source, spec, target.beside)
     entry = _entry(read, container, target, holds)
+    blocks = tuple(_block(read, container, index, holds) for index in range(len(spec.layers)))
+    ropes = tables(spec, rows, target.dtype, target.device)
     return Network(
         embed=_embedding(read, source, container, target),
         entry=entry,
-        blocks=tuple(_block(read, container, index, holds) for index in range(len(spec.layers))),
+        blocks=blocks,
         norm=read.norm("norm") if "norm.weight" in holds else None,
         head=_head(read, source, container, target),
         words=_words(source, container, target) if "d2t" in holds else None,
         mask=_mask(read, container, entry, target.info.width),
-        tables=tables(spec, rows, target.dtype, target.device),
+        tables=ropes,
         norm_output=container.norm_output,
         nbytes=read.nbytes,
+        stack=stack_of(
+            [block.whole for block in blocks], ropes, torch.empty(0, dtype=target.dtype, device=target.device)
+        ),
     )
 
 

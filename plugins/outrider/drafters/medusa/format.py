@@ -2,7 +2,8 @@
 
 The count of heads is that of the tensors: published configs say 2 where there are 5.
 
-Medusa: head k is `{k}.{i}.linear` [d, d] for each layer i, and the output matrix `{k}.{layers}.weight` [V, d].
+Medusa: head k is `{k}.{i}.linear` [d, d] for each layer i, and the output matrix `{k}.{layers}.weight` [V, d]. Where the
+config says `tied_to_target` there are no output matrices: they are the target's, or its rows of the words in `d2t` [Vd].
 
 Hydra: head k is `hydra_mlp.{k}.0.linear` and `.res_connection` [d, (k + 2) d], `hydra_mlp.{k}.{i}.linear` [d, d] for more
 layers, and the output matrix `hydra_lm_head.{k}` [V, d]. All have biases, but for Medusa's output matrix.
@@ -11,7 +12,7 @@ Hydra++ (prefix-mlp): the heads of Hydra, where a dropout stood before every lay
 `hydra_lm_head.{k}.1`; and one layer of a llama with a norm behind it, `prefix_embeding_layer.layers.0` and `.norm`. How many
 attention heads that has, and its rope, are the target's.
 
-Letters: `V` vocabulary, `d` width of the target.
+Letters: `V` vocabulary, `Vd` words that heads know, `d` width of the target.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ from outrider.core.target.spec import AttentionSpec, TargetSpec
 from outrider.core.weights.checkpoint import open_checkpoint
 from outrider.core.weights.pickled import read_pickled
 from outrider.core.weights.safetensors import read_json
-from outrider.core.weights.stored import as_weights
+from outrider.core.weights.stored import as_weights, words
 
 from . import OWN
 from .tree import Choice, checked
 
 AGAIN = "Fetch the heads again."
+TABLES = ("d2t", "t2d")  # distances from words of a reduced head to the target's ids, and marks at these
 _MEDUSA = re.compile(r"(\d+)\.(\d+)\.(?:linear\.weight|linear\.bias|weight)")
 _HYDRA = re.compile(r"hydra_mlp\.(\d+)\.(\d+)\.(?:linear|res_connection)\.(?:weight|bias)")
 _HYDRA_OUT = re.compile(r"hydra_lm_head\.(\d+)\.(?:1\.)?(?:weight|bias)")
@@ -104,13 +106,12 @@ class HeadFiles(ABC):
     """
 
     kind = ""
-    idle: Sequence[str] = ()  # tensors that may be there and are not read
 
     def __init__(self, source: Source, where: Path, prefix: str = "") -> None:
         self.config, self.where = source.config, where
         self._source, self._prefix = source, prefix
         names = [name[len(prefix) :] for name in source.names() if name.startswith(prefix)]
-        self._names = frozenset(names).difference(self.idle)
+        self._names = frozenset(names).difference(self.beside)
         self.heads, self.layers = self._count()
         self.vocab, self.width = self._sizes()
         wanted = self._shapes()
@@ -126,6 +127,11 @@ class HeadFiles(ABC):
     def label(self) -> str:
         """What a person calls this kind."""
         return self.kind
+
+    @property
+    def beside(self) -> Sequence[str]:
+        """Tensors that may be there and are none of a head's."""
+        return ()
 
     @property
     def tied(self) -> bool:
@@ -198,9 +204,22 @@ class MedusaFiles(HeadFiles):
     kind = "Medusa"
 
     @property
+    def beside(self) -> Sequence[str]:
+        """As `HeadFiles`."""
+        return TABLES if self.tied else ()
+
+    @property
     def tied(self) -> bool:
         """As the config says."""
         return self.config.get("tied_to_target") is True
+
+    def words(self) -> Tensor | None:
+        """The target's ids [Vd] that tied heads know; None: all. Raises BrokenFileError."""
+        held = {name: self._prefix + name for name in self.beside if self._prefix + name in self._source.names()}
+        if "d2t" not in held:
+            return None
+        marks = self._source.load(held["t2d"]) if "t2d" in held else None
+        return words(self._source.load(held["d2t"]), marks, self.vocab, str(self.where))
 
     def block(self, head: int, layer: int) -> str:
         """Name of a layer of a head."""
@@ -243,7 +262,11 @@ class HydraFiles(HeadFiles):
     """Heads of plain layers that see the guesses before theirs, in Hydra++ (`prefixed`) behind a layer of attention."""
 
     kind = "Hydra"
-    idle = _IDLE
+
+    @property
+    def beside(self) -> Sequence[str]:
+        """As `HeadFiles`."""
+        return _IDLE
 
     @property
     def label(self) -> str:

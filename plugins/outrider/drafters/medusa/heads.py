@@ -6,7 +6,7 @@ Hydra (arXiv 2402.05109): `x_0` is the state, the embedding of the root and thos
 `x_1 = R_k x_0 + r_k + SiLU(A_k0 x_0 + b_k0)`, then as above, and `logits_k = W_k x_L + c_k`. In Hydra++ the state comes out of
 `prefix`.
 
-Letters: `V` vocabulary, `d` width, `r` rows, `R` ranks.
+Letters: `V` vocabulary, `Vd` words that heads know, `d` width, `r` rows, `R` ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from outrider.core.drafting import Context, Target
 from outrider.core.errors import ModelError
 from outrider.core.target.linear import Linear, kept
 
-from .format import HeadFiles, HydraFiles
+from .format import HeadFiles, HydraFiles, MedusaFiles
 from .memory import Memory, Newest
 from .prefix import Past, read_prefix
 from .tree import Choice
@@ -77,13 +77,27 @@ class Head(NamedTuple):
         return x
 
 
+class Output(NamedTuple):
+    """One output layer for all heads."""
+
+    layer: Callable[[Tensor], Tensor]  # [r, d] -> [r, Vd]
+    ids: Tensor | None = None  # [Vd] of the target; None: the same ids
+    cap: float | None = None  # on logits
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[r, d] -> [r, Vd]."""
+        logits = self.layer(x)
+        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
+
+
 class MedusaHeads:
     """Heads that see the last normed state alone: nodes of one depth share their guesses."""
 
     block = True
 
-    def __init__(self, target: Target, heads: Sequence[Head], *, tied: bool = False) -> None:
-        self._target, self._heads, self._tied = target, tuple(heads), tied
+    def __init__(self, target: Target, heads: Sequence[Head], output: Output | None = None) -> None:
+        """`output`: of all heads, where they have none of their own."""
+        self._target, self._heads, self._output = target, tuple(heads), output
         self.state, self.count = target.info.layers, len(heads)
         self._said: dict[int, Callable[[Tensor], Tensor]] = {}  # by how many heads speak, captured
 
@@ -92,26 +106,34 @@ class MedusaHeads:
         return Newest(self._target.norm)
 
     def logits(self, state: Tensor, heads: int) -> Tensor:
-        """What the first `heads` heads say, good until the next call: [heads, V]."""
+        """What the first `heads` heads say, good until the next call: [heads, Vd]."""
         if heads not in self._said:
             some = self._heads[:heads]
             self._said[heads] = self._target.capture(lambda state: self._speak(some, state), state)
         return self._said[heads](state)
 
     def _speak(self, heads: Sequence[Head], state: Tensor) -> Tensor:
-        if self._tied:  # one reading of the target's output layer for all
-            return self._target.head(torch.cat([head.before(state) for head in heads]))
+        if self._output is not None:  # one reading for all
+            return self._output(torch.cat([head.before(state) for head in heads]))
         return torch.cat([head(state) for head in heads])
 
     def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
         """As `Speaker`."""
         logits = self.logits(state, 1 + len(parents[-1]))
-        best = _ranked(logits, ranks, weighs=self._target.graphs is None)
+        words = None if self._output is None else self._output.ids
+        best = _ranked(logits, ranks, words, weighs=self._target.graphs is None)
         if best is None:
             return None
         if not context.probs:
-            best = _led(best, context.sample(logits, len(context.tokens), ()).tolist())
+            best = _led(best, context.sample(self._in_target_ids(logits), len(context.tokens), ()).tolist())
         return {parent: best[len(parent)] for parent in parents}
+
+    def _in_target_ids(self, logits: Tensor) -> Tensor:
+        """[r, Vd] -> [r, V]; words that the heads do not know get -inf."""
+        if self._output is None or self._output.ids is None:
+            return logits
+        wide = logits.new_full((logits.shape[0], self._target.info.vocab), -torch.inf)
+        return wide.index_copy_(1, self._output.ids, logits)
 
 
 class HydraHeads:
@@ -140,7 +162,7 @@ class HydraHeads:
             level = [parent for parent in parents if len(parent) == depth]
             paths = [[found[parent[:at]].ids[rank] for at, rank in enumerate(parent)] for parent in level]
             logits = self.logits(state, [[context.tokens[-1], *path] for path in paths])
-            best = _ranked(logits, ranks, weighs=self._target.graphs is None)
+            best = _ranked(logits, ranks, None, weighs=self._target.graphs is None)
             if best is None:
                 return None
             if not context.probs:
@@ -151,9 +173,10 @@ class HydraHeads:
         return found
 
 
-def _ranked(logits: Tensor, ranks: int, *, weighs: bool) -> list[Ranked] | None:
-    """The `ranks` best of each row of logits [r, V]; None where those are not finite."""
+def _ranked(logits: Tensor, ranks: int, words: Tensor | None, *, weighs: bool) -> list[Ranked] | None:
+    """The `ranks` best of each row of logits [r, Vd], `words` [Vd] being their ids; None where those are not finite."""
     values, ids = logits.topk(ranks)  # each [r, R]
+    ids = ids if words is None else words[ids]
     if not bool(values.isfinite().all()):
         return None
     held = [[]] * len(ids)
@@ -179,18 +202,29 @@ def read_heads(files: HeadFiles, target: Target) -> Speaker:
         raise ModelError(
             f"The {files.label} heads do not fit {target.info.name}: {problem}.", "Take heads made for it."
         )
-    return _hydra(files, target) if isinstance(files, HydraFiles) else _medusa(files, target)
+    if isinstance(files, HydraFiles):
+        return _hydra(files, target)
+    assert isinstance(files, MedusaFiles)
+    return _medusa(files, target)
 
 
-def _medusa(files: HeadFiles, target: Target) -> MedusaHeads:
+def _medusa(files: MedusaFiles, target: Target) -> MedusaHeads:
+    output = _output(files, target) if files.tied else None
     heads = []
     for head in range(files.heads):
         layers = [_biased(files, f"{files.block(head, layer)}.linear", target) for layer in range(files.layers)]
-        out = target.head
-        if not files.tied:
-            out = kept(files.load(f"{files.out(head)}.weight"), None, target.beside)
+        out = output or kept(files.load(f"{files.out(head)}.weight"), None, target.beside)
         heads.append(Head(tuple(layers), out))
-    return MedusaHeads(target, heads, tied=files.tied)
+    return MedusaHeads(target, heads, output)
+
+
+def _output(files: MedusaFiles, target: Target) -> Output:
+    """The target's own output layer, or its rows of a reduced vocabulary."""
+    words = files.words()
+    if words is None:
+        return Output(target.head)
+    words = words.to(target.device)
+    return Output(kept(target.rows(words), None, target.beside), words, files.config.get("final_logit_softcapping"))
 
 
 def _hydra(files: HydraFiles, target: Target) -> HydraHeads:

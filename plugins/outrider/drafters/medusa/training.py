@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, kw_only=True):
     """What may be said with `--option`."""
 
     heads: int = 4
-    words: int = 16384  # that the loss looks at; 0: all
+    words: int = 16384  # that the loss looks at, and heads without rows of their own know; 0: all
     decay: float = 0.8  # of the weight of each further head
     head: bool = False  # output rows are trained too, of every head its own
     joint: bool = False  # the target learns as well (Medusa-2)
@@ -126,7 +126,7 @@ class MedusaTrainee(nn.Module):
                 tensors[f"{head}.1.weight"] = _kept(self.rows[head])
             elif whole:
                 tensors[f"{head}.1.weight"] = _kept(self.output())
-        return tensors
+        return tensors if whole or len(self.rows) else tensors | self.head.tables(whole=False)
 
     def load(self, folder: Path) -> None:
         """As `Continuing`."""
@@ -169,7 +169,10 @@ class MedusaTrainee(nn.Module):
     def config(self, *, whole: bool) -> dict[str, object]:
         """What a config says of the heads."""
         told: dict[str, object] = {"medusa_num_heads": self.settings.heads, "medusa_num_layers": 1}
-        return told if whole or len(self.rows) else told | {"tied_to_target": True}
+        if whole or len(self.rows):
+            return told
+        cap = self._teacher.spec.logit_cap
+        return told | {"tied_to_target": True} | ({} if cap is None else {"final_logit_softcapping": cap})
 
     def _block(self, head: int, z: Tensor) -> Tensor:
         return z + F.silu(self.blocks[head](z))
