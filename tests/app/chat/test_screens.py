@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from chat_support import Ride, answer, loading
 from screens_data import DRAFTERS, MIDDLE, ODD, ROWS, STARTER, TESTED, loads, moving, refused, told
+from textual.events import Paste
 from textual.widgets import Input, OptionList, Static
 
 from outrider.app.chat import first
@@ -202,6 +203,24 @@ async def test_first_start_with_the_starter(ride: Any) -> None:
         await chat.ready()
         await chat.ask("hi")
         assert "Hello." in chat.screen() and not first.is_first() and not chat.notes
+
+
+@pytest.mark.parametrize("pasted", [False, True])
+async def test_what_is_typed_at_the_first_start_is_a_message(ride: Any, pasted: bool) -> None:
+    async with ride(answer("Hello.\n"), size=(60, 20), ready=False, welcome=True) as chat:
+        await chat.until(lambda: isinstance(chat.app.screen, WelcomeScreen))
+        await chat.pilot.press("space")
+        assert isinstance(chat.app.screen, WelcomeScreen)
+        if pasted:
+            chat.app.screen.post_message(Paste("quick one\nin two lines"))
+        else:
+            await chat.pilot.press(*"quick", "space", *"one")
+        await back(chat)
+        assert chat.chat.prompt.text == ("quick one\nin two lines" if pasted else "quick one")
+        await chat.ready()
+        await chat.pilot.press("enter")
+        await chat.until(lambda: "Hello." in chat.screen())
+        assert chat.session.chat.turns[0].text.startswith("quick one")
 
 
 async def test_error_cards_can_be_worked_with(ride: Any) -> None:

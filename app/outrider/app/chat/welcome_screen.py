@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Key, Paste
 from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
@@ -26,14 +27,15 @@ if TYPE_CHECKING:
 
 
 class WelcomeScreen(ModalScreen[Offer]):
-    """Ends with what was chosen, None for the starter."""
+    """Ends with what was chosen, None for the starter. Whoever begins to type means the chat behind it."""
 
-    BINDINGS: ClassVar = [Binding("escape,q,ctrl+c", "leave", "The starter", show=False)]
+    BINDINGS: ClassVar = [Binding("escape,ctrl+c", "leave", "The starter", show=False)]
     AUTO_FOCUS = "#welcome OptionList"
 
     def __init__(self) -> None:
         super().__init__()
         self._offers: list[Offer | None] = [None]
+        self.typed = ""  # for the prompt
 
     def compose(self) -> ComposeResult:
         """What was found over what can be chosen."""
@@ -48,7 +50,7 @@ class WelcomeScreen(ModalScreen[Offer]):
             yield Static("Looking at this machine …", markup=False, classes="found")
             yield OptionList(_starter(), markup=False, compact=True)
             yield Static(
-                "enter begins · esc begins with the starter · /models shows all models, any time",
+                "enter begins · esc, or typing, begins with the starter · /models shows all models, any time",
                 markup=False,
                 classes="footer",
             )
@@ -71,11 +73,32 @@ class WelcomeScreen(ModalScreen[Offer]):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """That one."""
-        self.dismiss(self._offers[event.option_index])
+        if not self.typed:
+            self.dismiss(self._offers[event.option_index])
 
     def action_leave(self) -> None:
         """The starter."""
-        self.dismiss(None)
+        if not self.typed:
+            self.dismiss(None)
+
+    def on_key(self, event: Key) -> None:
+        """A message begins."""
+        if event.is_printable and event.character is not None:
+            event.stop()
+            self._type(event.character)
+
+    def on_paste(self, event: Paste) -> None:
+        """As if it were typed."""
+        event.stop()
+        self._type(event.text)
+
+    def _type(self, text: str) -> None:
+        begins = not self.typed
+        if begins and not text.strip():
+            return
+        self.typed += text
+        if begins:
+            self.dismiss(None)
 
 
 def _starter() -> Option:
@@ -93,7 +116,7 @@ def _line(name: str, title: str, words: str) -> Content:
 async def greet(screen: ChatScreen) -> None:
     """Show it, tell it what the engine knows, and let the chat begin behind it."""
     shown = WelcomeScreen()
-    await screen.app.push_screen(shown, lambda offer: _begin(screen, offer))
+    await screen.app.push_screen(shown, lambda offer: _begin(screen, offer, shown.typed))
     client = screen.session.client
     try:
         await client.start()
@@ -107,7 +130,9 @@ async def greet(screen: ChatScreen) -> None:
     await screen.session.begin()
 
 
-def _begin(screen: ChatScreen, offer: Offer | None) -> None:
+def _begin(screen: ChatScreen, offer: Offer | None, typed: str) -> None:
+    if typed:
+        screen.prompt.insert(typed)
     if offer is None:
         return
     screen.models.use(offer.row)
