@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outrider.core import registry
 from outrider.core.drafting import Context
-from outrider.core.errors import BrokenFileError
+from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.noise import Noise
 from outrider.core.sample import Sampler
 from outrider.core.sample import Settings as SamplerSettings
@@ -96,9 +96,18 @@ def test_words_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
     trainee = MedusaRecipe().trainee(teacher, Settings(words=12), torch.ones(pupils.VOCAB), torch.Generator())
     trainee.save(tmp_path, whole=False)
     tensors = load_file(tmp_path / "medusa_lm_head.safetensors")
-    save_file(tensors | {"d2t": tensors["d2t"] + pupils.VOCAB}, tmp_path / "medusa_lm_head.safetensors")
+    wrong = {"d2t": tensors["d2t"] + pupils.VOCAB}
+    save_file(tensors | wrong, tmp_path / "medusa_lm_head.safetensors")
     with pytest.raises(BrokenFileError, match="d2t leads outside"):
         read_heads(open_heads(tmp_path), teacher.target)
+    few = {"d2t": tensors["d2t"][:3]}
+    save_file(
+        {name: part for name, part in tensors.items() if name != "t2d"} | few, tmp_path / "medusa_lm_head.safetensors"
+    )
+    with pytest.raises(ModelError, match="knows 3 words"):
+        read_heads(open_heads(tmp_path), teacher.target)
+    with pytest.raises(ValueError, match="words 0"):
+        Settings(words=4)
 
 
 @pytest.mark.train

@@ -23,10 +23,10 @@ from outrider.core.drafting import Context, Target
 from outrider.core.errors import ModelError
 from outrider.core.target.linear import Linear, kept
 
-from .format import HeadFiles, HydraFiles, MedusaFiles
+from .format import AGAIN, HeadFiles, HydraFiles, MedusaFiles
 from .memory import Memory, Newest
 from .prefix import Past, read_prefix
-from .tree import Choice
+from .tree import RANKS, Choice
 
 
 class Ranked(NamedTuple):
@@ -223,6 +223,8 @@ def _output(files: MedusaFiles, target: Target) -> Output:
     words = files.words()
     if words is None:
         return Output(target.head)
+    if len(words) < RANKS:
+        raise ModelError(f"{files.where} knows {len(words)} words, and heads guess {RANKS} at a time.", AGAIN)
     words = words.to(target.device)
     return Output(kept(target.rows(words), None, target.beside), words, files.config.get("final_logit_softcapping"))
 

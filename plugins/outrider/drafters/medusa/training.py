@@ -32,6 +32,7 @@ from outrider.core.train.words import SLOW, Sayings, Words, frequent
 
 from . import OWN
 from .format import MedusaFiles, open_heads
+from .tree import RANKS
 
 if TYPE_CHECKING:
     from outrider.core.target.model import TargetModel
@@ -54,8 +55,8 @@ class Settings(msgspec.Struct, kw_only=True):
     def __post_init__(self) -> None:
         if self.share <= 0 or self.rate <= 0 or not 0 <= self.warm <= 1:
             raise ValueError("share and rate must be above 0, warm from 0 to 1")
-        if not 1 <= self.heads <= 16 or not 0 < self.decay <= 1 or self.words < 0:
-            raise ValueError("heads must be from 1 to 16, decay between 0 and 1, words 0 or more")
+        if not 1 <= self.heads <= 16 or not 0 < self.decay <= 1 or not (self.words == 0 or self.words >= RANKS):
+            raise ValueError(f"heads must be from 1 to 16, decay between 0 and 1, words 0 (all) or at least {RANKS}")
 
 
 class MedusaTrainee(nn.Module):
