@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -65,6 +67,17 @@ def test_it_ends_at_the_first_no(end: int) -> None:
     assert asked == list(range(min(end + 1, 3)))
     assert not picks.broken
     assert len(picks.path) == (0 if draft is None else len(draft.tokens)) == end
+
+
+@pytest.mark.parametrize("end", [1, 2, 3])
+def test_nothing_is_looked_for_that_is_not_worth_the_time(end: int) -> None:
+    asked: list[int] = []
+    whole = context(go_on=lambda depth, held: True)
+    picks, wanted = picked(replace(whole, more=lambda depth: not asked.append(depth) and depth < end))
+    assert asked == list(range(1, min(end, 2) + 1)) and len(picks.path) == end
+    assert wanted == [True] * (end - 1) + [False]
+    picks, _ = picked(replace(whole, go_on=None, more=lambda depth: False))  # all is there already
+    assert len(picks.path) == 3
 
 
 def test_it_is_asked_with_what_is_known_before_the_draw() -> None:

@@ -162,7 +162,7 @@ class Answer:
         if self._prefill(drafter, control):
             ahead = not self.order.looks and self.order.watch is None  # which look at the logits of each round
             rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, self.order.rule, ahead=ahead)
-            rounds.go_on = self.policy.go_on
+            rounds.go_on, rounds.more = self.policy.go_on, self.policy.more
             try:
                 self._decode(rounds, drafter, control)
             finally:

@@ -143,6 +143,9 @@ class Context:
     """`go_on(depth, confidence)`: whether a token at that depth (from 0) is worth drafting where its confidence is that; None:
     always. A drafter that makes one token after another asks before it draws each one, and ends its draft at the first no: what
     it decides by was known before, so that the draft keeps its `probs`."""
+    more: Callable[[int], bool] | None = None
+    """`more(depth)`: whether it is worth the time to find out what a token at that depth would be, the one before it having
+    been drawn; None: always. Only for a drafter that asks `go_on` too."""
 
 
 class Target(Protocol):

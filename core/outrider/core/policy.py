@@ -194,21 +194,36 @@ class Policy:
         return self.choose((Candidate(name, most, block=block),)).tokens
 
     def go_on(self, depth: int, confidence: float) -> bool:
-        """Whether the chosen drafter should make a token at `depth` (from 0) that it is so sure of.
+        """Whether a token at `depth` (from 0), of which the chosen drafter is so sure, should be in its draft.
 
-        It should while the token is likelier to be used than the time it takes is worth: survival > R (c1 + t(j+2) - t(j+1)).
+        It should where it is likelier to be used than the time is worth that the pass takes more: survival > R (t(j+2) - t(j+1)).
         """
-        arm, chosen = self._arms.get(self.chosen.name), self.chosen
-        if arm is None or chosen.what != "ride" or arm.confident < SURE:
+        arm = self._stopping()
+        if arm is None:
             return True
-        base = arm.acceptance.rates(self._now.phase, depth + 1)[depth]
-        survival = self._survival * arm.calibrated.believe(depth, confidence, base)
-        context = self._now.context
-        rows = self.costs.of(depth + 2, context) - self.costs.of(depth + 1, context)
-        if survival <= self._rate * (self.costs.drafting(chosen.name).line()[1] + rows):
+        believed = arm.calibrated.believe(depth, confidence, arm.acceptance.rates(self._now.phase, depth + 1)[depth])
+        if self._survival * believed <= self._rate * self._one_more(depth):
             return False
-        self._survival = survival
+        self._survival *= believed
         return True
+
+    def more(self, depth: int) -> bool:
+        """Whether it is worth the time to find out what a token at `depth` would be: survival > R (c1 + t(j+2) - t(j+1))."""
+        arm = self._stopping()
+        if arm is None:
+            return True
+        survival = self._survival * arm.acceptance.rates(self._now.phase, depth + 1)[depth]
+        return survival > self._rate * (self.costs.drafting(self.chosen.name).line()[1] + self._one_more(depth))
+
+    def _stopping(self) -> _Arm | None:
+        """The chosen drafter, if it may end its drafts."""
+        arm = self._arms.get(self.chosen.name)
+        return arm if arm is not None and self.chosen.what == "ride" and arm.confident >= SURE else None
+
+    def _one_more(self, depth: int) -> float:
+        """Seconds that a token at `depth` adds to the pass."""
+        context = self._now.context
+        return self.costs.of(depth + 2, context) - self.costs.of(depth + 1, context)
 
     def off(self) -> None:
         """A round without any drafter begins."""

@@ -71,6 +71,7 @@ class Rounds:
         self.sampler = sampler
         self.rule = rule
         self.go_on: Callable[[int, float], bool] | None = None  # as `Context.go_on`, of the rounds to come
+        self.more: Callable[[int], bool] | None = None  # as `Context.more`
         self._ahead = ahead  # whether a round may be launched before the last one is read
         self._flights = Flights.of(target.lane, sampler, rule)
 
@@ -117,6 +118,7 @@ class Rounds:
             to_probs=self.sampler.distribution,
             rng=partial(self.sampler.noise.draft_stream, root=len(self.tokens) - 1),
             go_on=self.go_on,
+            more=self.more,
         )
 
     def _propose(self, drafter: Rider | None, budget: int) -> Draft | None:

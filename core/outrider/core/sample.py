@@ -22,6 +22,7 @@ from .drafting import Context, Draft
 from .errors import ModelError
 from .noise import Noise, gumbel
 from .protocol import Sampling
+from .target import ops
 
 _NEAR = (5.0, 10.0, math.inf)  # natural-log units below the best logit in which a top-p nucleus is looked for
 
@@ -187,7 +188,8 @@ class Sampler:
 
 def greedy_rows(logits: Tensor) -> Tensor:
     """[r, V] -> argmax of every row [r]. Raises ModelError for logits that are not finite."""
-    best, ids = logits.max(-1)
+    fast = ops.fused(logits)
+    best, ids = logits.max(-1) if fast is None else fast.best(logits)
     if not bool(best.isfinite().all()):
         raise ModelError("The model's output is not a number.", "Try --dtype fp32 or bf16.")
     return ids
@@ -195,7 +197,10 @@ def greedy_rows(logits: Tensor) -> Tensor:
 
 def certainty(logits: Tensor) -> Tensor:
     """[..., V] -> [...] the share of each row's best id, 0 to 1; not finite where a row is no numbers."""
-    return logits.softmax(-1, dtype=torch.float32).amax(-1)
+    fast = ops.fused(logits)
+    if fast is None:
+        return logits.softmax(-1, dtype=torch.float32).amax(-1)
+    return fast.certainty(logits.view(-1, logits.shape[-1])).view(logits.shape[:-1])
 
 
 def together(logits: Tensor, samplers: Sequence[Sampler], positions: Sequence[int]) -> list[int]:
@@ -226,7 +231,8 @@ class Picks:
     """The tokens of one chain of at most `count`, picked one after the other from a drafter's rows of logits.
 
     They are coupled to the target's own noise or, where `probs` are wanted, drawn from the private stream with their laws
-    told. How sure the drafter is of a token is known before it is picked, and `context.go_on` may end the chain by that.
+    told. How sure the drafter is of a token is known before it is picked, and `context.go_on` may end the chain by that,
+    `context.more` behind a token that was picked.
     `weighs` False: it is not looked at, so that passes which were captured ask the device for no more than they must.
     """
 
@@ -257,7 +263,11 @@ class Picks:
         else:
             self.path.append(int(context.sample(logits[None], position, self.path)[0]))
         self._held.append(held)
-        return len(self.path) < self._count
+        return len(self.path) < self._count and self._more(context)
+
+    def _more(self, context: Context) -> bool:
+        asks = self._weighs and context.go_on is not None
+        return not asks or context.more is None or context.more(len(self.path))
 
     def draft(self) -> Draft | None:
         """What was picked."""

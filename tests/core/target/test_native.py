@@ -342,6 +342,39 @@ def test_no_compiler(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.level == "note" and line.text == "torch's own steps: no C compiler found; install gcc or clang"
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [1, 3, 15, 16, 17, 33, 1000, 49_152])
+def test_the_best_of_a_row(fast: native.Native, n: int, dtype: torch.dtype) -> None:
+    g = torch.Generator().manual_seed(n)
+    for rows in (1, 3, 17):
+        x = (torch.randn(rows, n, generator=g) * 3).to(dtype)  # bf16 has many alike
+        largest, ids = fast.best(x)
+        assert torch.equal(largest, x.float().amax(-1))
+        assert ids.tolist() == [int((row == row.amax()).nonzero()[0]) for row in x]
+        want = x.double().softmax(-1).amax(-1).float()
+        torch.testing.assert_close(fast.certainty(x), want, rtol=1e-5, atol=0)
+        assert torch.equal(fast.certainty(x[-1:]), fast.certainty(x)[-1:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("place", [0, 20, 39])
+def test_a_row_that_is_no_numbers_has_no_best(fast: native.Native, place: int, dtype: torch.dtype) -> None:
+    x = torch.arange(3.0 * 40).view(3, 40).to(dtype)
+    x[1, place] = torch.nan
+    x[2, place] = torch.inf
+    assert fast.best(x)[0].isfinite().tolist() == fast.certainty(x).isfinite().tolist() == [True, False, False]
+    x[:2] = -torch.inf
+    x[1, place] = 1.0  # words that are never drafted
+    assert fast.best(x)[0].tolist() == [-torch.inf, 1.0, torch.inf] and fast.best(x)[1][1] == place
+    assert fast.certainty(x)[1] == 1.0 and not fast.certainty(x)[0].isfinite()
+
+
+def test_a_best_of_numbers_that_c_does_not_read(fast: native.Native) -> None:
+    x = torch.randn(2, 40).half()
+    assert torch.equal(fast.best(x)[1], x.argmax(-1))
+    torch.testing.assert_close(fast.certainty(x), x.float().softmax(-1).amax(-1))
+
+
 def test_a_compiler_that_fails(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_compiler(monkeypatch, tmp_path, "echo out of luck >&2; exit 3")
     assert native.find() == "strange failed: out of luck"

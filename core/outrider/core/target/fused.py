@@ -138,6 +138,15 @@ class Triton:
             _gate[grid](both, out, width, both.stride(0), KIND=KINDS[activation], BLOCK=_BLOCK)
         return out
 
+    def best(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """As `ops.Fused`."""
+        largest, ids = x.max(-1)
+        return largest, ids
+
+    def certainty(self, x: Tensor) -> Tensor:
+        """As `ops.Fused`."""
+        return x.softmax(-1, dtype=torch.float32).amax(-1)
+
     def mixture(self, experts: Sequence[Dense | Ungated], dtype: torch.dtype) -> Mixture | None:
         """As `ops.Fused`: experts that are all alike, plain or with codes of one kind."""
         from .sparse import mixture

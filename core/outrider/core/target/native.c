@@ -1,4 +1,4 @@
-/* Fused steps of a decode pass on a CPU, for `native.py`: norms and gates. */
+/* Fused steps of a decode pass on a CPU, for `native.py`: norms, gates, and the best of a row of logits. */
 
 #include "native_steps.h"
 
@@ -66,4 +66,66 @@ void gate_row(const void *job, long row) {
 void gated(const void *both, void *out, long rows, long n, int activation, int half, long threads) {
     struct rows job = {both, 0, out, n, 0, half, activation};
     spread(gate_row, &job, rows, 16.0 * rows * n, threads);
+}
+
+struct best {
+    const void *x;
+    long n;
+    int half;
+    float *largest;
+    int64_t *ids;
+    float *shares; /* none, or e^largest over the sum of all e^x */
+};
+
+/* The largest number, the first place where it stands, and its share; all that is told of a row with a NaN is a NaN. */
+static INLINE void best(const struct best *j, long row, const int half) {
+    const void *x = at(j->x, row * j->n, half);
+    const long whole = j->n / LANES * LANES;
+    vf most = splat(-INFINITY), total_of = {0};
+    vi places = {0}, odd = {0};
+    for (long i = 0; i < whole; i += LANES) {
+        vf y = load(x, i, half);
+        vi more = y > most;
+        odd |= y != y;
+        most = pick(more, y, most);
+        places = (more & (int32_t)i) | (~more & places);
+    }
+    float top = -INFINITY, sum = 0;
+    long id = 0;
+    int bad = 0;
+    for (int lane = 0; whole && lane < LANES; lane++) {
+        long place = places[lane] + lane;
+        bad |= odd[lane];
+        if (most[lane] > top || (most[lane] == top && place < id) || !lane)
+            top = most[lane], id = place;
+    }
+    for (long i = whole; i < j->n; i++) {
+        float y = load_some(x, i, i + 1, half)[0];
+        bad |= y != y;
+        if (y > top)
+            top = y, id = i;
+    }
+    j->largest[row] = bad ? NAN : top;
+    j->ids[row] = id;
+    if (!j->shares)
+        return;
+    for (long i = 0; i < whole; i += LANES)
+        total_of += exponential(load(x, i, half) - top);
+    for (long i = whole; i < j->n; i++)
+        sum += exponential_of(load_some(x, i, i + 1, half)[0] - top);
+    sum += total(total_of);
+    j->shares[row] = bad || !isfinite(top) ? NAN : 1 / sum;
+}
+
+static void best_row(const void *job, long row) {
+    const struct best *j = job;
+    if (j->half)
+        best(j, row, 1);
+    else
+        best(j, row, 0);
+}
+
+void best_of(const void *x, float *largest, int64_t *ids, float *shares, long rows, long n, int half, long threads) {
+    struct best job = {x, n, half, largest, ids, shares};
+    spread(best_row, &job, rows, (shares ? 4.0 : 1.0) * rows * n, threads);
 }

@@ -83,6 +83,8 @@ class Native:
         self._norm.argtypes = (c_void_p, c_void_p, c_void_p, c_long, c_long, c_float, c_int, c_long)
         self._gated.argtypes = (c_void_p, c_void_p, c_long, c_long, c_int, c_int, c_long)
         self._norm.restype = self._gated.restype = None
+        self._best = library.best_of
+        self._best.argtypes, self._best.restype = (*(c_void_p,) * 4, c_long, c_long, c_int, c_long), None
         self._attend_each = library.attend_each
         self._attend_each.argtypes = (c_void_p, c_void_p, c_long, c_void_p, c_long, c_void_p, c_int, c_long)
         pointers = (c_void_p,) * 5
@@ -188,6 +190,28 @@ class Native:
         self._gated(both.data_ptr(), out.data_ptr(), rows, width, kind, half, torch.get_num_threads())
         return out
 
+    def best(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """As `ops.Fused`."""
+        if x.dtype not in _HALF:
+            largest, places = x.max(-1)
+            return largest, places
+        largest, ids = torch.empty(x.shape[0]), torch.empty(x.shape[0], dtype=torch.int64)
+        self._best_of(x, largest, ids, None)
+        return largest, ids
+
+    def certainty(self, x: Tensor) -> Tensor:
+        """As `ops.Fused`."""
+        if x.dtype not in _HALF:
+            return x.softmax(-1, dtype=torch.float32).amax(-1)
+        (largest, shares), ids = torch.empty(2, x.shape[0]), torch.empty(x.shape[0], dtype=torch.int64)
+        self._best_of(x, largest, ids, shares)
+        return shares
+
+    def _best_of(self, x: Tensor, largest: Tensor, ids: Tensor, shares: Tensor | None) -> None:
+        x, half = x.contiguous(), _HALF[x.dtype]
+        out = (largest.data_ptr(), ids.data_ptr(), None if shares is None else shares.data_ptr())
+        self._best(x.data_ptr(), *out, *x.shape, half, torch.get_num_threads())
+
     def mixture(self, experts: Sequence[Dense | Ungated], dtype: torch.dtype) -> None:
         """As `ops.Fused`: none, a CPU knows at once which experts were chosen."""
 
@@ -243,6 +267,10 @@ def failing(backend: Native, dtype: torch.dtype) -> str | None:
         return "rms_norm"
     if not _close(backend.gated(both, "silu"), F.silu(gate) * up):
         return "gated"
+    if not torch.equal(backend.best(both)[1], both.argmax(-1)) or not _close(
+        backend.certainty(both), both.float().softmax(-1).amax(-1)
+    ):
+        return "best"
     before, heads, kv_heads, head = 300, 6, 2, 48
     spec = AttentionSpec(heads, kv_heads, head, None, head**-0.5)
     one = Norm(head, None, 1e-6)

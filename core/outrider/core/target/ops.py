@@ -98,6 +98,14 @@ class Fused(Protocol):
         """[S, 2I], gates beside linear halves -> act(gate) * linear [S, I]."""
         ...
 
+    def best(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[S, n] -> the largest number of each row [S], NaN where there is one in the row, and its first place [S]."""
+        ...
+
+    def certainty(self, x: Tensor) -> Tensor:
+        """[S, n] -> the share of the largest number in a softmax of each row, fp32 [S]; not finite where that is none."""
+        ...
+
     def stacks(self, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
         """Blocks of a decoder that run in one go where a pass allows, by the number of the first. Asked once."""
         ...
