@@ -20,7 +20,7 @@ from outrider.core.train.answers import Kept, Manner
 from outrider.core.train.loop import LOG, Loop, Schedule, batches, in_epoch
 from outrider.core.train.plan import Plan
 from outrider.core.train.recipe import Batch, Group
-from outrider.core.train.settled import schedule_of
+from outrider.core.train.settled import GENTLE, RATE, schedule_of
 from outrider.core.train.states import States
 
 
@@ -171,3 +171,12 @@ def test_steps_are_small_where_there_is_little_to_learn_from(
     made = schedule_of(plan, [Kept(number, 20, [1] * 120) for number in range(texts)])
     assert made.tokens == tokens
     assert made.steps == max(1, round(epochs * in_epoch([100] * texts, tokens)))
+
+
+@pytest.mark.parametrize(
+    ("begun", "told", "rate"), [(None, None, RATE), ("drafter", None, GENTLE), ("drafter", 2e-3, 2e-3)]
+)
+def test_a_drafter_that_has_learnt_goes_on_gently(begun: str | None, told: float | None, rate: float) -> None:
+    order = TrainOrder(method="eagle", folder="", continue_from=begun, rate=told)
+    plan = Plan(order=order, model=ModelChoice(), target="", source="", prompts=0, epochs=1.0, manner=Manner())
+    assert schedule_of(plan, [Kept(0, 20, [1] * 120)]).rate == rate

@@ -108,7 +108,12 @@ class _Train(click.Command):
     "--answer-tokens", type=click.IntRange(8, 4096), default=256, show_default=True, help="Of an answer, at most."
 )
 @click.option("--epochs", type=click.FloatRange(0.01), metavar="N", help="How often the data is gone through.")
-@click.option("--rate", type=click.FloatRange(0, 1, min_open=True), metavar="R", help="Learning rate at its highest.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="R",
+    help="Learning rate at its highest.  [default: 1e-3, a quarter of it with --continue-from]",
+)
 @click.option(
     "--option", "method_options", multiple=True, metavar="NAME=VALUE", callback=_options, help="Of the method."
 )

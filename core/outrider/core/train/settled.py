@@ -18,6 +18,7 @@ from .recipe import Labeller, Recipe, Trainee
 
 MANY, HELD_OF_FEW = 400, 8  # of fewer prompts than those one in so many is not trained on
 STEP, RATE = 512, 1e-3  # where nothing is said
+GENTLE = 2.5e-4  # the same of a drafter that has learnt: at the other rate it forgets more in its first steps than it regains
 SMALL, STEPS = 256, 400  # tokens of a step where there is little to learn from: rather that than fewer steps
 HEAVY = 4  # how much more a token of an answer counts among words than one of a prompt
 
@@ -63,7 +64,7 @@ def schedule_of(plan: Plan, texts: Sequence[Kept]) -> Schedule:
     return Schedule(
         steps=steps,
         tokens=tokens,
-        rate=order.rate or RATE,
+        rate=order.rate or (RATE if order.continue_from is None else GENTLE),
         warm=min(100, max(1, steps // 20)),
         seed=order.seed,
         threads=plan.threads,
