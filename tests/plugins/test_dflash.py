@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ def check_round(here: pairs.Pair, draft: Rider, row: dict[str, Any], window: str
 def test_the_engine_drafts_what_the_reference_did(name: str, window: str | None) -> None:
     """Through the real loop: states of accepted tokens only, so that partial acceptance and all behind it are right."""
     here = pair(name)
-    report, watch = pairs.ride(here, rider(here.folder, here.target(), window=window), 1, 8)
+    report, watch = pairs.ride(here, rider(here.folder, here.target(), window=window, tree=False), 1, 8)
     assert report.token_ids == here.texts[1]
     if window is not None:
         return
@@ -138,7 +138,7 @@ def test_the_engine_drafts_what_the_reference_did(name: str, window: str | None)
 @pytest.mark.parametrize("name", ["dflash", "dspark", "dflash2"])
 def test_a_tree_takes_fewer_passes_than_a_chain(name: str) -> None:
     here = pair(name)
-    chain, _ = pairs.ride(here, rider(here.folder, here.target()), 0, 7)
+    chain, _ = pairs.ride(here, rider(here.folder, here.target(), tree=False), 0, 7)
     tree, _ = pairs.ride(here, rider(here.folder, here.target(), tree=True), 0, 24)
     assert tree.token_ids == chain.token_ids == here.texts[0]
     assert tree.passes < chain.passes
@@ -150,8 +150,8 @@ def test_a_tree_takes_fewer_passes_than_a_chain(name: str) -> None:
 @pytest.mark.parametrize("kind", files.KINDS)
 @pytest.mark.parametrize(
     ("tree", "settings"),
-    [(False, toys.GREEDY), (False, SHARP), (True, toys.SAMPLED)],
-    ids=["chain-greedy", "chain-filtered", "tree-sampled"],
+    [(False, toys.GREEDY), (False, SHARP), (True, toys.SAMPLED), (None, toys.GREEDY), (None, SHARP)],
+    ids=["chain-greedy", "chain-filtered", "tree-sampled", "as-it-comes-greedy", "as-it-comes-filtered"],
 )
 def test_the_text_is_the_targets(home: Path, kind: str, tree: bool, settings: Settings) -> None:
     target = toys.target(vocab=VOCAB, sharp=0.4)
@@ -160,6 +160,27 @@ def test_the_text_is_the_targets(home: Path, kind: str, tree: bool, settings: Se
     got = toys.answer(Conversation(target), PROMPT, toys.guard(draft), settings=settings, tokens=6)
     assert got.token_ids == want.token_ids
     assert 0 < got.accepted < got.proposed
+
+
+@pytest.mark.parametrize("kind", files.KINDS)
+def test_by_itself_it_makes_a_tree_where_that_is_as_quick(home: Path, kind: str) -> None:
+    """Where slots do not hang on each other; and a chain where the laws of its tokens are wanted."""
+    target = toys.target(vocab=VOCAB, sharp=0.4)
+    draft = rider(home / f"{kind}{VOCAB}", target)
+    plain = draft.shape.nodes > draft.shape.depth
+    parts = draft._parts
+    assert plain == (parts.follower is None and parts.confidence is None)
+    hidden = target.forward(PROMPT[:-1], states=draft.needs.hidden).hidden
+    draft.advance(Step(0, torch.tensor(PROMPT), torch.empty(0, dtype=torch.int64), hidden))
+    for settings, probs in ((toys.GREEDY, False), (toys.SAMPLED, False), (toys.SAMPLED, True)):
+        sampler = Sampler(settings, Noise(3), PROMPT)
+        stream = partial(sampler.noise.draft_stream, root=len(PROMPT) - 1)
+        made = draft.propose(Context(PROMPT, 6, probs, sampler.chain, sampler.distribution, stream))
+        assert made is not None and (made.parents is not None) == (plain and not probs)
+        assert (made.probs is not None) == probs
+        if plain and not probs:  # the first node is what the noise draws by the first slot's law
+            row = draft.slots(PROMPT[-1], draft.shape.depth).logits[:1]
+            assert int(made.tokens[0]) == int(sampler.chain(draft._in_target_ids(row), len(PROMPT), [])[0])
 
 
 def block_error(folder: Path, draft: Rider, talk: Conversation) -> float:

@@ -23,8 +23,8 @@ SLACK = 64  # positions beyond the target's context that a block may reach
 
 
 class DFlash:
-    """The method; it needs `--drafter-weights`. Options: `tree`, `confidence`, and where files are read in another way than
-    they were trained `window` (slot, anchor: where windows of sliding layers end), `causal` (sliding, all, none: layers whose
+    """The method; it needs `--drafter-weights`. Options: `tree` (true, false; left out: where a tree is as quick to make
+    as a chain), `confidence`, and where files are read in another way than they were trained `window` (slot, anchor: where windows of sliding layers end), `causal` (sliding, all, none: layers whose
     slots do not look ahead), `sample_from_anchor` (true, false).
     """
 
@@ -133,8 +133,8 @@ def _options(told: Mapping[str, object]) -> Options:
 
     from .draft import Options
 
-    tree, confidence = told.get("tree", False), told.get("confidence", 0.0)
-    if not isinstance(tree, bool):
+    tree, confidence = told.get("tree"), told.get("confidence", 0.0)
+    if not (tree is None or isinstance(tree, bool)):
         raise UsageError(f"The option tree is {tree!r}.", "It is true or false.")
     if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 <= confidence <= 1:
         raise UsageError(f"The option confidence is {confidence!r}.", "It is a chance from 0 to 1.")

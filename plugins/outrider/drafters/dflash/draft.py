@@ -28,7 +28,9 @@ TREE = 63  # nodes of the widest tree
 class Options:
     """What the user may set."""
 
-    tree: bool = False  # best-first tree over the slots' laws instead of a chain
+    tree: bool | None = (
+        None  # best-first tree over the slots' laws instead of a chain; None: where that is as quick to make
+    )
     confidence: float = 0.0  # a chain stops before the first token whose chance to stay is said to be less
 
 
@@ -53,7 +55,10 @@ class Rider:
         self._target, self._parts, self._options = target, parts, options
         plan = parts.network.plan
         self.needs = Needs(hidden=plan.states)
-        self.shape = Shape(nodes=TREE if options.tree else plan.drafts, depth=plan.drafts)
+        plain = parts.follower is None and parts.confidence is None and options.confidence == 0
+        quick = plain and target.trees and target.graphs is None
+        self._bushy = quick if options.tree is None else options.tree
+        self.shape = Shape(nodes=TREE if self._bushy else plan.drafts, depth=plan.drafts)
         self._rows = parts.network.new_rows()
         mixers, graphs = [layer.attention for layer in parts.network.layers], target.graphs
         self._steps = None if graphs is None else Steps(graphs, self._rows[0].parts[0], mixers)
@@ -115,13 +120,13 @@ class Rider:
         position = len(context.tokens)
         if not self.count or self.origin + self.count != position - 1:
             return None  # no state is known, or it has not heard of everything
-        most = self._parts.network.plan.drafts
-        slots = self.slots(context.tokens[-1], most if self._options.tree else min(most, context.nodes))
+        most, tree = self._parts.network.plan.drafts, self._bushy and not (self._options.tree is None and context.probs)
+        slots = self.slots(context.tokens[-1], most if tree else min(most, context.nodes))
         if not bool(slots.logits.isfinite().all()):
             for rows in self._rows:
                 rows.wipe(self.count)
             return None
-        if self._options.tree:
+        if tree:
             return self._tree(slots, context)
         if slots.linked or context.probs or self._tells:
             return self._chain(slots, context)
@@ -188,13 +193,21 @@ class Rider:
         return self._parts.confidence(slots.hidden[slot], previous)
 
     def _tree(self, slots: Slots, context: Context) -> Draft | None:
-        """The best prefixes; where slots hang on the token before, each node has laws of its own."""
+        """The best prefixes; where slots hang on the token before, each node has laws of its own.
+
+        Where they do not, the token that the target's noise draws by a slot's law stands for its best one, as it does in a chain.
+        """
         most = min(context.nodes, slots.logits.shape[-1])
 
         @cache
         def law(slot: int, previous: int) -> tuple[list[float], list[int]]:
-            weights, ids = slots.follow(slot, previous).float().log_softmax(-1).topk(most)
-            return weights.tolist(), self._named(ids).tolist()
+            own = slots.follow(slot, previous)
+            weights, places = own.float().log_softmax(-1).topk(most)
+            ids: list[int] = self._named(places).tolist()
+            if not slots.linked:
+                first = int(context.sample(self._in_target_ids(own[None]), len(context.tokens) + slot, [])[0])
+                ids = [first, *(id for id in ids if id != first)][:most]
+            return weights.tolist(), ids
 
         def ranked(slot: int, previous: int) -> tuple[list[float], list[int]]:
             return law(slot, previous if slots.linked else 0)
