@@ -23,9 +23,11 @@ SLACK = 64  # positions beyond the target's context that a block may reach
 
 
 class DFlash:
-    """The method; it needs `--drafter-weights`. Options: `tree` (true, false; left out: where a tree is as quick to make
-    as a chain), `confidence`, and where files are read in another way than they were trained `window` (slot, anchor: where windows of sliding layers end), `causal` (sliding, all, none: layers whose
-    slots do not look ahead), `sample_from_anchor` (true, false).
+    """The method; it needs `--drafter-weights`.
+
+    Options: `tree` (true, false; left out: where a tree is as quick to make as a chain), `confidence`, and where files are read
+    in another way than they were trained `window` (slot, anchor: where windows of sliding layers end), `causal` (sliding, all,
+    none: layers whose slots do not look ahead), `sample_from_anchor` (true, false).
     """
 
     api = 1
