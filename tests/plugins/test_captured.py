@@ -211,7 +211,7 @@ def test_pieces(name: str, gap: int, tmp_path: Path) -> None:
         return pieces(target, of_files(Mtp(), parallel_heads(tmp_path / "heads"), {}), gap)
     if name == "dflash":
         folder = files.write(tmp_path, files.config(name), files.tensors(name))
-        return pieces(toys.target(), of_files(DFlash(), folder, {}), gap)
+        return pieces(toys.target(), of_files(DFlash(), folder, {"tree": False}), gap)
     folder = eagles.folder(tmp_path, "eagle3") if name == "eagle" else peagles.folder(tmp_path)
     return pieces(toys.target(layers=4), of_files(Eagle(), folder, {"tree": "chain"} if name == "eagle" else {}), gap)
 
@@ -306,7 +306,8 @@ def test_dflash_at_the_brim(kind: str, tmp_path: Path) -> None:
 
 
 def dflash(folder: Path, target: TargetModel, **options: object) -> Drafter:
-    return DFlash().load(target, DFlash().check(target.info, str(folder)), options)
+    """A chain unless it is said: by itself it would make trees where nothing is captured."""
+    return DFlash().load(target, DFlash().check(target.info, str(folder)), {"tree": False, **options})
 
 
 def test_medusa(tmp_path: Path) -> None:

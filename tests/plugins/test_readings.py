@@ -158,7 +158,7 @@ def test_a_dspark_that_does_not_say_where_it_starts(tmp_path: Path) -> None:
     starts = [reading["sample_from_anchor"] for reading in DFlash().readings(toys.target().info, match)]
     assert starts[:2] == [True, False]
     drafters = [DFlash().load(toys.target(), match, {"sample_from_anchor": start}) for start in (True, False)]
-    assert drafters[0].shape.nodes == drafters[1].shape.nodes + 1
+    assert drafters[0].shape.depth == drafters[1].shape.depth + 1
 
 
 # ---------------------------------------------------------------------------------------------------- mtp
