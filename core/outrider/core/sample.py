@@ -200,7 +200,7 @@ def certainty(logits: Tensor) -> Tensor:
     fast = ops.fused(logits)
     if fast is None:
         return logits.softmax(-1, dtype=torch.float32).amax(-1)
-    return fast.certainty(logits.view(-1, logits.shape[-1])).view(logits.shape[:-1])
+    return fast.certainty(logits.reshape(-1, logits.shape[-1])).view(logits.shape[:-1])
 
 
 def together(logits: Tensor, samplers: Sequence[Sampler], positions: Sequence[int]) -> list[int]:

@@ -29,7 +29,7 @@ class Options:
     """What the user may set."""
 
     tree: bool | None = (
-        None  # best-first tree over the slots' laws instead of a chain; None: where that is as quick to make
+        None  # a best-first tree over the slots' laws, or a chain; None: a tree where it is as quick to make
     )
     confidence: float = 0.0  # a chain stops before the first token whose chance to stay is said to be less
 
