@@ -186,6 +186,13 @@ class Sampler:
         return x
 
 
+def in_target_ids(logits: Tensor, words: Tensor | None, vocab: int) -> Tensor:
+    """[..., Vd] -> [..., V] of a drafter that knows only `words` [Vd]: all others get -inf. As it is where it knows all."""
+    if words is None:
+        return logits
+    return logits.new_full((*logits.shape[:-1], vocab), -torch.inf).index_copy_(-1, words, logits)
+
+
 def greedy_rows(logits: Tensor) -> Tensor:
     """[r, V] -> argmax of every row [r]. Raises ModelError for logits that are not finite."""
     fast = ops.fused(logits)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.sample import Picks, certainty
+from outrider.core.sample import Picks, certainty, in_target_ids
 from outrider.core.target.lane import Lane
 from outrider.core.target.steps import SHORT, Steps, filled
 from outrider.core.target.where import Still
@@ -28,9 +28,7 @@ TREE = 63  # nodes of the widest tree
 class Options:
     """What the user may set."""
 
-    tree: bool | None = (
-        None  # a best-first tree over the slots' laws, or a chain; None: a tree where it is as quick to make
-    )
+    tree: bool | None = None  # a best-first tree of the slots' laws, or a chain; None: as is quick to make
     confidence: float = 0.0  # a chain stops before the first token whose chance to stay is said to be less
 
 
@@ -56,7 +54,7 @@ class Rider:
         plan = parts.network.plan
         self.needs = Needs(hidden=plan.states)
         plain = parts.follower is None and parts.confidence is None and options.confidence == 0
-        quick = plain and target.trees and target.graphs is None
+        quick = plain and target.trees and target.graphs is None and target.device.type == "cpu"  # it asks for values
         self._bushy = quick if options.tree is None else options.tree
         self.shape = Shape(nodes=TREE if self._bushy else plan.drafts, depth=plan.drafts)
         self._rows = parts.network.new_rows()
@@ -223,7 +221,4 @@ class Rider:
     def _in_target_ids(self, logits: Tensor) -> Tensor:
         """[n, Vd] -> [n, V]; ids that the draft does not know get -inf."""
         head = self._parts.head
-        if head is None:
-            return logits
-        wide = logits.new_full((logits.shape[0], self._target.info.vocab), -torch.inf)
-        return wide.index_copy_(1, head.ids, logits)
+        return in_target_ids(logits, None if head is None else head.ids, self._target.info.vocab)

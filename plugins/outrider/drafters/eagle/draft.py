@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step
-from outrider.core.sample import Picks
+from outrider.core.sample import Picks, in_target_ids
 
 from .network import Network
 from .trail import Scratch, Trail
@@ -147,10 +147,7 @@ class Rider:
 
     def _in_target_ids(self, logits: Tensor) -> Tensor:
         """[..., Vd] -> [..., V]: words outside a reduced head are never drafted."""
-        if self._network.words is None:
-            return logits
-        wide = logits.new_full((*logits.shape[:-1], self._vocab), -torch.inf)
-        return wide.index_copy_(-1, self._network.words, logits)
+        return in_target_ids(logits, self._network.words, self._vocab)
 
 
 def _likeliest(tokens: Tensor, scores: Tensor, parents: Tensor, count: int) -> Draft:

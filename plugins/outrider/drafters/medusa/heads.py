@@ -21,6 +21,7 @@ from torch import Tensor
 
 from outrider.core.drafting import Context, Target
 from outrider.core.errors import ModelError
+from outrider.core.sample import in_target_ids
 from outrider.core.target.linear import Linear, kept
 
 from .format import AGAIN, HeadFiles, HydraFiles, MedusaFiles
@@ -125,15 +126,9 @@ class MedusaHeads:
         if best is None:
             return None
         if not context.probs:
-            best = _led(best, context.sample(self._in_target_ids(logits), len(context.tokens), ()).tolist())
+            row = in_target_ids(logits, words, self._target.info.vocab)
+            best = _led(best, context.sample(row, len(context.tokens), ()).tolist())
         return {parent: best[len(parent)] for parent in parents}
-
-    def _in_target_ids(self, logits: Tensor) -> Tensor:
-        """[r, Vd] -> [r, V]; words that the heads do not know get -inf."""
-        if self._output is None or self._output.ids is None:
-            return logits
-        wide = logits.new_full((logits.shape[0], self._target.info.vocab), -torch.inf)
-        return wide.index_copy_(1, self._output.ids, logits)
 
 
 class HydraHeads:
