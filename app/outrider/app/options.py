@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,16 +61,23 @@ def _device(_context: click.Context, _parameter: click.Parameter, value: str | N
     return value
 
 
+def once(found: Collection[object], name: object, option: str, what: str) -> None:
+    """Raises WrongUsage if a repeatable option names one thing twice."""
+    if name in found:
+        raise WrongUsage(f"{option} gives {what} {name} more than once.", "Give each of them one value.")
+
+
 def _biases(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[int, float]:
-    biases = {}
+    biases: dict[int, float] = {}
     for value in values:
-        token, equals, bias = value.partition("=")
+        token, _, bias = value.partition("=")
         try:
-            biases[int(token)] = float(bias)
+            number, added = int(token), float(bias)
         except ValueError:
-            equals = ""
-        if not equals:
-            raise WrongUsage(f"--logit-bias must be ID=B, a token id and a number such as 42=-5, not {value!r}.")
+            message = f"--logit-bias must be ID=B, a token id and a number such as 42=-5, not {value!r}."
+            raise WrongUsage(message) from None
+        once(biases, number, "--logit-bias", "token")
+        biases[number] = added
     return biases
 
 
@@ -81,6 +88,7 @@ def _settings(_context: click.Context, _parameter: click.Parameter, values: tupl
         name, equals, told = value.partition("=")
         if not equals or not name.strip():
             raise WrongUsage(f"--drafter-option must be NAME=VALUE, such as tree=chain, not {value!r}.")
+        once(found, name.strip(), "--drafter-option", "name")
         try:
             found[name.strip()] = json.loads(told)
         except ValueError:

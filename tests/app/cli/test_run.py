@@ -131,6 +131,11 @@ def test_raw_is_sent_as_it_is(outrider, home):
         (["--raw", "-f", "x", "x"], "--file"),
         (["-f", "/nowhere/x", "x"], "/nowhere/x"),
         (["--bogus", "x"], "--bogus"),
+        (["--seed", "1", "--seed", "2", "x"], "--seed is given more than once"),
+        (["-m", "a", "--model", "b", "x"], "--model is given more than once"),
+        (["--think", "--no-think", "x"], "--think or --no-think is given more than once"),
+        (["--drafter-option", "tree=chain", "--drafter-option", "tree=2", "x"], "gives name tree more than once"),
+        (["--logit-bias", "5=1", "--logit-bias", "5=2", "x"], "gives token 5 more than once"),
     ],
 )
 def test_wrong_usage_is_said_before_the_engine_starts(outrider, home, words, names):
@@ -141,6 +146,24 @@ def test_wrong_usage_is_said_before_the_engine_starts(outrider, home, words, nam
     assert names in done.err
     assert second
     assert not (home.path / "requests").exists()
+
+
+def test_what_is_repeatable_may_be_repeated(outrider, home):
+    words = ("--stop", "a", "--stop", "b", "--logit-bias", "1=2", "--logit-bias", "2=2", "--stats", "--stats")
+    assert outrider("run", *words, "x").code == 0
+    (request,) = home.requests("Generate")
+    assert (request["sampling"]["stop"], request["sampling"]["logit_bias"]) == (["a", "b"], {"1": 2.0, "2": 2.0})
+
+
+def test_an_open_pipe_that_says_nothing_is_told(start, home):
+    process = start("run", "Hello", stdin=subprocess.PIPE)
+    assert b"Waiting for standard input" in process.stderr.readline()
+    assert b"< /dev/null" in process.stderr.readline()
+    process.stdin.write(b"more")
+    process.stdin.close()
+    assert process.wait(20) == 0
+    (request,) = home.requests("Generate")
+    assert request["messages"][0]["content"] == "Hello\n\nmore"
 
 
 @pytest.mark.parametrize(("prompt", "code"), [("fail", 1), ("fail usage", 2)])

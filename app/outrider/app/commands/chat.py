@@ -8,6 +8,7 @@ import sys
 import click
 
 from outrider.app import names, render
+from outrider.app.command import Command
 from outrider.app.config import FIELDS
 from outrider.app.options import EngineOptions, engine_options, think_option
 
@@ -26,7 +27,7 @@ First keys:
   F1 help · F2 next drafter · F3 drafting on or off · F4 marks · ctrl+q quits"""
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @engine_options(warn=False)
 @think_option
 @click.option("--continue", "-c", "last", is_flag=True, help="Go on with the chat that was last written in.")

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from outrider.app import names, render
+from outrider.app.command import Group
 from outrider.app.store.chats import Store
 from outrider.app.store.problems import StoreError
 from outrider.app.store.records import Hit, Row, Whole, short
@@ -34,7 +35,7 @@ _LIMIT = click.IntRange(min=1)
 _FOUND = "1"  # SGR code of words that were searched for
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Group, epilog=_EPILOG)
 def chats() -> None:
     """Chats so far: list, search, show, export, import, rm."""
 

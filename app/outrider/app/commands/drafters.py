@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.app import names, render
+from outrider.app.command import Group
 from outrider.app.commands import _drafters, _prompts
 from outrider.app.options import configured_model, drafter_option
 from outrider.core import protocol
@@ -43,7 +44,7 @@ _weights = click.option(
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Group, epilog=_EPILOG)
 def drafters() -> None:
     """Drafters, the methods that guess ahead: list, show, test."""
 

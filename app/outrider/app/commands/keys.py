@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.app import render
+from outrider.app.command import Command
 from outrider.app.config import Asked
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Examples:
   outrider config set keys.bind.new alt+n          a key of your own"""
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.option("--preset", type=click.Choice(_PRESETS), help="Show a preset alone, without your own keys.")
 @click.option("--press", is_flag=True, help="Show the name and the use of every key that you press.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")

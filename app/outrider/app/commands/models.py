@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.app import names, render
+from outrider.app.command import Group
 from outrider.app.commands import _catalogue
 from outrider.app.options import loading_options
 from outrider.core import protocol
@@ -28,7 +29,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead
 _NAME = click.argument("name", shell_complete=names.complete_model)
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Group, epilog=_EPILOG)
 def models() -> None:
     """Local and catalogue models: list, pull, show, rm."""
 

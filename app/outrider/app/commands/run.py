@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from outrider.app import render
+from outrider.app.command import Command
 from outrider.app.options import EngineOptions, engine_options, think_option
 from outrider.core import paths, protocol
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from outrider.app.progress import ProgressLine
 
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[^`]*$")
+_SILENCE = 1.0  # seconds without a byte on standard input after which that is said
 _EPILOG = """\b
 Examples:
   outrider run "Why is the sky blue?"
@@ -39,7 +42,7 @@ In a terminal the answer is rendered as Markdown; a pipe or file gets it as it w
 Exit codes: 0 done · 1 failed, or -x found no code · 2 wrong usage · 130 interrupted"""
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.argument("prompt", nargs=-1, metavar="[PROMPT]")
 @engine_options()
 @think_option
@@ -116,6 +119,7 @@ def _read_prompt(words: tuple[str, ...], *, raw: bool, needed: bool) -> str:
         )
     parts = list(words)
     if sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty():
+        _say_if_silent(prompt=bool(words))
         piped = sys.stdin.buffer.read().decode("utf-8-sig", "replace")
         parts.append(piped if raw else piped.rstrip("\r\n"))
     text = "\n\n".join(part for part in parts if part.strip())
@@ -124,6 +128,20 @@ def _read_prompt(words: tuple[str, ...], *, raw: bool, needed: bool) -> str:
             "There is no prompt.", 'Give one, as in outrider run "Why is the sky blue?", or pipe text in.'
         )
     return text
+
+
+def _say_if_silent(*, prompt: bool) -> None:
+    """Say that standard input is waited for, if it is an open pipe and nothing comes for a second."""
+    try:
+        ready, _, _ = select.select([sys.stdin], [], [], _SILENCE)
+    except (OSError, ValueError):  # no descriptor behind it, or one that cannot be waited for, as on Windows
+        return
+    if not ready:
+        hint = " To answer PROMPT alone, add < /dev/null." if prompt else ""
+        render.say(
+            "Note: Waiting for standard input: it is an open pipe that nothing comes from yet.",
+            f"The prompt is complete when the pipe closes.{hint}",
+        )
 
 
 class _Display:

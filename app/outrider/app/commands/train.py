@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.app import render
+from outrider.app.command import Command
 from outrider.app.commands import _measured, _runs, _training
-from outrider.app.options import EngineOptions, engine_options
+from outrider.app.options import EngineOptions, engine_options, once
 from outrider.core import protocol
 
 if TYPE_CHECKING:
@@ -72,11 +73,12 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: tuple
         name, equals, told = value.partition("=")
         if not equals or not name.strip():
             raise render.WrongUsage(f"--option must be NAME=VALUE, such as words=8192, not {value!r}.")
+        once(found, name.strip(), "--option", "name")
         found[name.strip()] = told.strip()
     return found
 
 
-class _Train(click.Command):
+class _Train(Command):
     """`runs` and `export` stand where a method would."""
 
     def make_context(
@@ -172,7 +174,7 @@ def train(options: EngineOptions, method: str, json_to: str | None, **told: Any)
     _engine.with_engine(work)
 
 
-@click.command("runs", epilog="Example: outrider train runs --json")
+@click.command(cls=Command, name="runs", epilog="Example: outrider train runs --json")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def runs(as_json: bool) -> None:
     """List the runs that are kept in the data folder, the one last worked on first."""
@@ -197,7 +199,7 @@ def runs(as_json: bool) -> None:
     click.echo(render.table(("RUN", "METHOD", "MODEL", "CHANGED", "TOK/PASS", "STATE"), rows, right=(4,)))
 
 
-@click.command("export", epilog="Example: outrider train export last --full --to eagle-for-my-model")
+@click.command(cls=Command, name="export", epilog="Example: outrider train export last --full --to eagle-for-my-model")
 @click.argument("run", metavar="RUN")
 @click.option("--to", required=True, metavar="FOLDER", help="A new folder.")
 @click.option("--full", is_flag=True, help="With all that equals the model's own weights, as other engines need it.")
