@@ -9,6 +9,7 @@ import toys
 from outrider.core.answer import Conversation
 from outrider.core.drafting import Drafter
 from outrider.core.errors import DrafterError, UsageError
+from outrider.core.policy import Policy
 from outrider.core.protocol import DrafterChoice, Progress, Report, Step
 from outrider.core.rounds import first_children
 from outrider.core.sample import Settings
@@ -149,6 +150,7 @@ def test_context_limit_with_eos_inside_a_draft() -> None:
             got = toys.answer(Conversation(toys.target(context=small)), PROMPT, right, limit=None, eos=eos, tokens=16)
             assert got.token_ids == want.token_ids
             assert got.finish == want.finish
+            assert got.limit == want.limit == ("context" if got.finish == "length" else None)
             assert len(got.token_ids) <= room
 
 
@@ -159,7 +161,7 @@ def test_a_prompt_over_the_context_is_refused_before_any_work() -> None:
     assert caught.value.hint
     assert talk.target.length == 0
     report = toys.answer(talk, list(range(15)), limit=None)
-    assert (len(report.token_ids), report.finish) == (1, "length")
+    assert (len(report.token_ids), report.finish, report.limit) == (1, "length", "context")
 
 
 def test_max_tokens_inside_a_block() -> None:
@@ -167,7 +169,7 @@ def test_max_tokens_inside_a_block() -> None:
     for limit in range(1, 9):
         got = drafted(toys.Knows(len(PROMPT), truth), limit=limit, tokens=6)
         assert got.token_ids == truth[:limit]
-        assert got.finish == "length"
+        assert (got.finish, got.limit) == ("length", "tokens")
 
 
 def test_stop_string_inside_a_block() -> None:
@@ -178,6 +180,22 @@ def test_stop_string_inside_a_block() -> None:
     assert got.token_ids == want.token_ids
     assert got.text == want.text == "".join(f"<{i}>" for i in want.token_ids)
     assert got.finish == "stop"
+
+
+def test_an_answer_that_runs_in_circles_says_so_and_teaches_nothing() -> None:
+    """It would teach that drafts of any length are right."""
+    stuck, free = Settings(temperature=0.0, logit_bias=((7, 1e3),)), toys.GREEDY
+    right = toys.guard(toys.Knows(len(PROMPT), [7] * 200))
+    talk, policy = Conversation(toys.target()), Policy()
+    policy.calibrate(1, 1e-3)
+    short = toys.answer(talk, PROMPT, right, settings=stuck, limit=40, tokens=None, policy=policy)
+    known = policy.dump()
+    assert not short.loops and known
+    long = toys.answer(talk, PROMPT, right, settings=stuck, limit=100, tokens=None, policy=policy)
+    assert long.loops and long.accepted > 20
+    assert policy.dump() == known
+    toys.answer(talk, PROMPT, right, settings=free, limit=40, tokens=None, policy=policy)
+    assert policy.dump() != known
 
 
 def test_cancel_keeps_what_was_said() -> None:

@@ -14,6 +14,7 @@ from .accept import Guess
 from .drafting import Step as Fact
 from .emit import Emitter, Pieces
 from .errors import OutriderError, UsageError
+from .loops import loops
 from .noise import Noise
 from .phases import Phases
 from .policy import LADDER, Outcome, Policy
@@ -163,11 +164,15 @@ class Answer:
             ahead = not self.order.looks and self.order.watch is None  # which look at the logits of each round
             rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, self.order.rule, ahead=ahead)
             rounds.go_on, rounds.more = self.policy.go_on, self.policy.more
+            before = self.policy.drafters()
             try:
                 self._decode(rounds, drafter, control)
             finally:
                 rounds.close()
-            self.policy.answered(len(self.emitter.ids))
+            if self._loops():
+                self.policy.forget(before)
+            else:
+                self.policy.answered(len(self.emitter.ids))
             self.talk.target.keep()
         return self.report()
 
@@ -383,7 +388,12 @@ class Answer:
             speedup=self.policy.plain.speedup(decode_s / walked) if drafted and count > 1 else None,
             thinking=emitter.thinking,
             reused=self._reused,
+            limit=emitter.limit,
+            loops=self._loops(),
         )
+
+    def _loops(self) -> bool:
+        return loops([*self.order.before, *self.emitter.ids])
 
 
 def _tell_chances(done: Round, tokens: list[Token], rows: list[int]) -> None:

@@ -124,6 +124,9 @@ class _Arm:
     ridden: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
+Drafters = dict[str, _Arm]
+
+
 @dataclass(slots=True)
 class _Now:
     """The round at hand."""
@@ -457,6 +460,18 @@ class Policy:
         arm.calibrated = Calibrated(record.calibrated)
         arm.confident = max(0, record.confident)
         arm.offered, arm.ridden = min(1.0, max(OFFERED, record.offered)), record.ridden
+
+    def drafters(self) -> Drafters:
+        """What is known of the drafters now, as `forget` takes it."""
+        return {
+            name: replace(arm, acceptance=arm.acceptance.copy(), calibrated=arm.calibrated.copy())
+            for name, arm in self._arms.items()
+        }
+
+    def forget(self, before: Drafters) -> None:
+        """An answer ended that says nothing of others: of drafters is known what was known before it. Costs stay."""
+        self._arms = before
+        self._resting.wake()
 
     def answered(self, tokens: int) -> None:
         """An answer ended with so many tokens; the next may be quite another text."""

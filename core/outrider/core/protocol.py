@@ -18,6 +18,7 @@ from .values import Finding as Finding
 from .values import Finish as Finish
 from .values import Kind as Kind
 from .values import KnownDrafter as KnownDrafter
+from .values import Limit as Limit
 from .values import Loaded as Loaded
 from .values import MemoryPlan as MemoryPlan
 from .values import Message as Message

@@ -10,6 +10,7 @@ import msgspec
 Kind = Literal["A", "C", "B", "P"]  # accepted draft, correction, bonus, plain
 Rule = Literal["match", "rejection", "typical"]  # the last one is lossy
 Finish = Literal["stop", "length", "cancelled", "error"]
+Limit = Literal["context", "tokens"]  # the context is full, or `max_tokens` is reached
 # Where a drafter's weights are.
 Where = Literal["", "given", "checkpoint", "trained", "beside", "shipped", "library", "catalogue", "train"]
 Phase = Literal["prose", "code", "thinking", "json"]  # what kind of text an answer is in
@@ -157,6 +158,8 @@ class Report(msgspec.Struct):
     speedup: Speedup | None
     thinking: str = ""  # what the model thought, without its markers
     reused: int = 0  # of the prompt's tokens, kept from the answer before
+    limit: Limit | None = None  # which limit ended it, where `finish` is "length"
+    loops: bool = False  # it repeats one passage over and over, so that its figures say nothing of other text
 
 
 class KnownDrafter(msgspec.Struct, kw_only=True):
