@@ -257,6 +257,23 @@ def test_only_code(outrider, home):
     assert home.requests("Cancel")  # nothing behind the block is waited for
     done = outrider("run", "-x", "Where?")
     assert (done.code, done.out) == (1, "") and "no code block" in done.err
+    assert done.err.startswith("Paris is nice\n")  # what was waited for is not thrown away
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        ("cut by tokens", "cut off at 3 tokens"),
+        ("cut by context", "context is full"),
+        ("circles", "repeats itself"),
+        ("Hello", ""),
+    ],
+)
+@pytest.mark.parametrize("words", [[], ["--json"], ["--no-stream"]])
+def test_what_cut_an_answer_and_loops_are_told(outrider, prompt, says, words):
+    done = outrider("run", *words, prompt)
+    assert done.code == 0 and "nice" in done.out
+    assert (says in done.err) if says else done.err == ""
 
 
 def test_without_streaming_it_comes_at_once(outrider, screen):

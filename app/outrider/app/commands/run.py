@@ -7,6 +7,7 @@ import re
 import select
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -306,24 +307,48 @@ async def _answer(
     finally:
         display.end()
     assert report is not None  # the stream ends with Done or raises
+    _conclude(report, display.code(), output, stopped=session.stopped)
+
+
+def _conclude(report: protocol.Report, code: str | None, output: _Output, *, stopped: int) -> None:
+    """What comes behind the answer itself. Raises Failure."""
+    for note, hint in _notes(report):
+        render.say(note, hint)
     if output.code:
-        _print_code(display.code(), stopped=session.stopped)
+        _print_code(code, report.text, stopped=stopped)
     if output.as_json:
         render.echo_json(report, pretty=False)
     if output.stats:
         render.say(_stats_line(report))
     if report.finish == "error":
         raise render.Failure("The answer broke off.", f"{paths.engine_log()} may say why.")
-    if report.thinking and not report.text and not session.stopped:
+    if report.thinking and not report.text and not stopped:
         render.say("The model thought, but gave no answer.", "Allow more --max-tokens, or ask with --no-think.")
 
 
-def _print_code(code: str | None, *, stopped: int) -> None:
+def _print_code(code: str | None, answer: str, *, stopped: int) -> None:
     if code is None:
         if stopped:
             return
-        raise render.Failure("The answer has no code block.", "Without -x it is printed as it is.")
+        render.say(answer)
+        raise render.Failure("The answer has no code block.", "It is above, on stderr; without -x it goes to stdout.")
     click.echo(render.printable(code) if render.is_terminal(sys.stdout) else code, nl=False)
+
+
+def _notes(report: protocol.Report) -> Iterator[tuple[str, str]]:
+    """What a reader should know of an answer that does not show in its text, each with what to do about it."""
+    if report.limit == "tokens":
+        yield f"Note: The answer was cut off at {len(report.token_ids)} tokens.", "A larger --max-tokens lets it go on."
+    elif report.limit == "context":
+        yield (
+            "Note: The answer was cut off because the context is full.",
+            "A shorter prompt leaves more room; so does a larger --context, up to what the model was made for.",
+        )
+    if report.loops:
+        yield (
+            "Note: The answer repeats itself over and over, so its speed says nothing about other answers.",
+            "A --repeat-penalty of 1.1, another --temperature or a larger model may help.",
+        )
 
 
 def _messages(system: str | None, text: str) -> list[protocol.Message]:
