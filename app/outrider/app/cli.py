@@ -45,8 +45,8 @@ _EPILOG = """\b
 Examples:
   outrider                                         chat with the starter model
   outrider --model ~/models/qwen.gguf              chat with a model of your own
-  outrider run "Name three rivers."                one answer, then back to the shell
-  git diff | outrider run "Write a commit message."
+  outrider run "Name three rivers in France."      one answer, then back to the shell
+  outrider run "Summarise this:" < notes.txt       a file or a pipe is appended to the prompt
   outrider models list                             what is here and what can be pulled
 
 Everything lies in your user folders; set OUTRIDER_HOME to keep it in one place of your choice."""

@@ -32,10 +32,10 @@ Examples:
   outrider run "Why is the sky blue?"
   outrider run --temperature 0 --max-tokens 32 --json "What is the capital of France?"
   outrider run "Summarise this:" < notes.txt       the file is appended to the prompt
-  git diff | outrider run "Write a commit message."
-  outrider run -f src/main.py "What does this do?"  text files, as many as you like
-  outrider run -x "A shell loop over all PNGs" > loop.sh
-  outrider run --raw "Once upon a time"            no chat template, just more text
+  git log -1 --format=%B | outrider run "Say this in one sentence:"
+  outrider run -f main.py "What does this file do, in one sentence?"
+  outrider run -x "Write a Python function that adds two numbers." > add.py
+  outrider run --raw --max-tokens 64 "Once upon a time"   no chat template, just more text
   outrider run --drafter prompt_lookup --stats "…" tokens per pass and speed on stderr
 
 \b
