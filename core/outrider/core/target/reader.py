@@ -6,7 +6,6 @@ Letters: `d` width, `V` vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,7 +35,6 @@ class Reader:
         self._exact = torch.float64 if form.dtype == torch.float64 else torch.float32
         self.names_there = frozenset(checkpoint.names())
         self.unread = set(self.names_there)
-        self.nested = isinstance(checkpoint.config.get("text_config"), Mapping)
         self.prefix = next((p for p in PREFIXES if any(name.startswith(p) for name in self.names_there)), "model.")
         self.nbytes = self.parameters = 0
 

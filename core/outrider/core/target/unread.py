@@ -46,8 +46,8 @@ def refuse_unread(reader: Reader) -> None:
 def _harmless(reader: Reader, name: str) -> bool:
     """Whether the model gives the same text without this tensor."""
     below = name.removeprefix(reader.prefix)
-    if reader.nested and below == name and "lm_head" not in name:
-        return True  # another part of a multimodal model
+    if below == name and "lm_head" not in name:
+        return True  # beside the text model: another part of a multimodal one, or a head for another task
     if _TOWERS.match(name) or _DRAFTERS.match(name) or _BUFFERS.search(name):
         return True
     return _another_layers(reader, below) or reader.adds_nothing(name)

@@ -6,7 +6,7 @@ A value of another type, or out of range, ends in one sentence that names key an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NoReturn
 
 from outrider.core.errors import ModelError
@@ -35,6 +35,10 @@ class ConfigReader:
         """Whether there is a value other than null."""
         return self._values.get(key) is not None
 
+    def holds(self, key: str) -> bool:
+        """Whether there is a value that asks for something: neither false nor 0 nor empty."""
+        return bool(self._values.get(key))
+
     def first(self, *keys: str) -> str:
         """The first of these keys that has a value; the first of all if none has one."""
         return next((key for key in keys if self.has(key)), keys[0])
@@ -47,13 +51,17 @@ class ConfigReader:
         """The same table with these values where it has none."""
         return self.given(**{key: value for key, value in values.items() if not self.has(key)})
 
+    def given_keys(self) -> Iterator[str]:
+        """Those with a value."""
+        return filter(self.has, self._values)
+
     def nested(self) -> bool:
         """Whether it is a table of tables."""
         return any(isinstance(value, Mapping) for value in self._values.values())
 
     def empty(self) -> bool:
         """Whether there is no value at all."""
-        return not any(map(self.has, self._values))
+        return not any(self.given_keys())
 
     def values(self, *keys: str) -> dict[str, Any]:
         """What is there of these keys, unchecked: for another table."""
@@ -95,6 +103,13 @@ class ConfigReader:
             self.wrong(key, f"known are {', '.join(sorted(known))}")
         return value
 
+    def length(self, key: str) -> int:
+        """How many characters a string, or values a list has."""
+        value = self._value(key, None)
+        if not isinstance(value, str | list | tuple) or not value:
+            self.wrong(key, "it must be a list or a string with one entry or character for each layer")
+        return len(value)
+
     def is_word(self, key: str, word: str) -> bool:
         """Whether a key that may also hold a number holds this word."""
         return self._values.get(key) == word
@@ -126,7 +141,7 @@ class ConfigReader:
     def _list(self, key: str, what: str, fits: Callable[[Any], bool], count: int) -> list[Any]:
         value = self._value(key, None)
         if not isinstance(value, list | tuple) or not all(map(fits, value)) or len(value) < count:
-            self.wrong(key, f"it must be a list of {f'{count} ' if count else ''}{what}")
+            self.wrong(key, f"it makes no sense as a list of {f'{count} ' if count else ''}{what}")
         return list(value[:count] if count else value)
 
     # ------------------------------------------------------------------ errors

@@ -20,6 +20,7 @@ EXPERTS = 1 << 12
 KERNEL = 1 << 8
 ROPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 _OTHER_ROPES = {"su": "longrope", "mrope": "default"}
+_USUAL = ("intermediate_size", "num_key_value_heads", "head_dim", "sliding_window")
 _POSITIONS = "original_max_position_embeddings"
 
 
@@ -194,6 +195,10 @@ def top_experts(config: ConfigReader, count: int, *keys: str) -> int:
 
 def target(config: ConfigReader, family: str, layers: list[LayerSpec], **more: Any) -> TargetSpec:
     """The whole spec."""
+    for key in _USUAL:  # also where this family, or this size of it, does not read them
+        config.integer(key, 0, default=0)
+    config.number("rope_theta", default=0.0)
+    eps(config, "rms_norm_eps", 1e-6)
     settings: dict[str, Any] = {
         "family": family,
         "width": config.integer("hidden_size"),
