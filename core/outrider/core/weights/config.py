@@ -123,26 +123,28 @@ class ConfigReader:
 
     # ------------------------------------------------------------------ lists
 
-    def words(self, key: str, known: Collection[str], count: int = 0) -> list[str]:
-        """Strings of which each is known, the first `count` of at least as many (0: all there are)."""
-        what = f"strings out of {', '.join(sorted(known))}"
-        return self._list(key, what, lambda item: isinstance(item, str) and item in known, count)
+    def words(self, key: str, known: Collection[str], layers: int = 0) -> list[str]:
+        """Strings of which each is known: one for each of so many layers (there may be more), or as many as there are."""
+        what = f"of {', '.join(sorted(known))}"
+        return self._list(key, what, lambda item: isinstance(item, str) and item in known, layers)
 
-    def integers(self, key: str, low: int = 0, high: int = SIZE, count: int = 0) -> list[int]:
+    def integers(self, key: str, low: int = 0, high: int = SIZE, layers: int = 0) -> list[int]:
         """Whole numbers from `low` to `high`, counted as `words` are."""
-        what = f"whole numbers from {low} to {high}"
-        return self._list(key, what, lambda item: _is_integer(item) and low <= item <= high, count)
+        what = f"of whole numbers from {low} to {high}"
+        return self._list(key, what, lambda item: _is_integer(item) and low <= item <= high, layers)
 
-    def numbers(self, key: str, low: float = 0.0, high: float = LARGEST, count: int = 0) -> list[float]:
+    def numbers(self, key: str, low: float = 0.0, high: float = LARGEST, layers: int = 0) -> list[float]:
         """Numbers from `low` to `high`, counted as `words` are."""
-        what = f"numbers from {low:g} to {high:g}"
-        return self._list(key, what, lambda item: _is_number(item) and low <= item <= high, count)
+        what = f"of numbers from {low:g} to {high:g}"
+        return self._list(key, what, lambda item: _is_number(item) and low <= item <= high, layers)
 
-    def _list(self, key: str, what: str, fits: Callable[[Any], bool], count: int) -> list[Any]:
+    def _list(self, key: str, what: str, fits: Callable[[Any], bool], layers: int) -> list[Any]:
         value = self._value(key, None)
-        if not isinstance(value, list | tuple) or not all(map(fits, value)) or len(value) < count:
-            self.wrong(key, f"it makes no sense as a list of {f'{count} ' if count else ''}{what}")
-        return list(value[:count] if count else value)
+        if not isinstance(value, list | tuple) or not all(map(fits, value)):
+            self.wrong(key, f"it makes no sense as a list {what}")
+        if len(value) < layers:
+            self.wrong(key, f"it has {len(value)} entries, and num_hidden_layers is {layers}")
+        return list(value[:layers] if layers else value)
 
     # ------------------------------------------------------------------ errors
 

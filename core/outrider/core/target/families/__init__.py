@@ -65,8 +65,9 @@ def read_spec(config: Mapping[str, Any]) -> TargetSpec:
     kind = str(text.get("model_type") or "")
     reader = READERS.get(kind.removesuffix("_text"))
     if reader is None:
+        known = ", ".join(sorted(READERS))
         raise ModelError(
-            f"The architecture {kind or '(none given)'!r} is not known; known are: {', '.join(sorted(READERS))}.",
+            f"The architecture (model_type) {kind[:60] or '(none given)'!r} is not known; known are: {known}.",
             "Take another checkpoint, or open an issue with the model's name and its config.json.",
         )
     return reader(ConfigReader({**text, "model_type": kind}, f"The config of this {kind} checkpoint"))

@@ -45,6 +45,8 @@ def rope(config: ConfigReader, head_dim: int, kind: str = "full_attention", *, i
     scaling = _OTHER_ROPES.get(scaling, scaling)
     theta = told.number("rope_theta", 2.0, default=10000.0)
     share, width = 1.0, head_dim
+    if head_dim % 2:
+        told.fail(f"gives heads of {head_dim} dims, which cannot turn in pairs (head_dim, or hidden_size over heads)")
     if scaling != "proportional":
         share = told.number("partial_rotary_factor", 1e-6, 1.0, 1.0)
         width = int(head_dim * share)

@@ -166,7 +166,7 @@ def _gemma4_channel(config: ConfigReader, wide: bool) -> DenseSpec | ExpertsSpec
 def muse_glimmer(config: ConfigReader) -> TargetSpec:
     """Normed embedding, weightless norms on queries and keys, a gate on the attention output; full layers without rope."""
     types, size = kinds(config, 4), head_dim(config)
-    thetas = config.numbers("layer_rope_theta", count=len(types)) if config.has("layer_rope_theta") else None
+    thetas = config.numbers("layer_rope_theta", layers=len(types)) if config.has("layer_rope_theta") else None
     layers = []
     for index, kind in enumerate(types):
         slides = kind == "sliding_attention"
