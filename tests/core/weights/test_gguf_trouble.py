@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+import re
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from gguf_writer import write_gguf
 
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.target.families import read_spec
+from outrider.core.target.linear import Form
+from outrider.core.target.load import load_decoder
+from outrider.core.weights import plan
 from outrider.core.weights.checkpoint import open_checkpoint
 from outrider.core.weights.gguf import GGUFFile
 
@@ -140,3 +146,50 @@ def test_flipped_bits_in_the_head_end_in_an_error_or_a_model(name: str, tmp_path
             assert error.message
             rejected += 1
     assert rejected > 15
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "shape", "published"),
+    [
+        ("qwen35", "blk.0.ffn_down.bias", (64,), "model.layers.0.mlp.down_proj.bias"),
+        ("gemma4", "blk.1.ffn_up.bias", (64,), "model.layers.1.mlp.up_proj.bias"),
+        ("deepseek2", "blk.0.attn_q_b.bias", (128,), "model.layers.0.self_attn.q_b_proj.bias"),
+        ("muse-glimmer", "output.bias", (256,), "lm_head.bias"),
+    ],
+)
+def test_a_tensor_that_nobody_reads(
+    name: str, tensor: str, shape: tuple[int, ...], published: str, tmp_path: Path
+) -> None:
+    copy = Copy(name)
+    copy.tensors[tensor] = shape, "F32", struct.pack("<f", 1.0) * shape[0]
+    checkpoint = open_checkpoint(copy.write(tmp_path))
+    with pytest.raises(ModelError, match=re.escape(published)) as caught:
+        load_decoder(checkpoint, Form(torch.float32, torch.device("cpu")), 32)
+    assert "does not use" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        path.stem if path.stem == "qwen35" else pytest.param(path.stem, marks=pytest.mark.thorough)
+        for path in sorted(REAL.glob("*.gguf"))
+    ],
+)
+def test_values_of_another_kind(name: str, tmp_path: Path) -> None:
+    """Each key of the architecture's own, and some others: a sentence, or a model that can be planned for."""
+    copy = Copy(name)
+    for key in [key for key in copy.metadata if key.startswith(f"{name}.")]:
+        for value in (float("nan"), 0, 3, 4_000_000_000, True, "x", [1, 2]):
+            path = copy.write(tmp_path, **{key.removeprefix(f"{name}.").replace(".", "__"): value})
+            try:
+                checkpoint = open_checkpoint(path)
+            except ModelError as error:
+                assert error.hint, key
+                continue
+            try:
+                spec = read_spec(checkpoint.config)
+                assert plan.states(spec, 64, "fp32") >= 0 and plan.beside(spec, 64, "fp32") >= 0
+            except ModelError as error:
+                assert error.hint, key
+            finally:
+                checkpoint.close()

@@ -162,7 +162,8 @@ class Builder(Reader):
         h, d = spec.head_dim, self.spec.width
         q, kv = spec.heads * h, spec.kv_heads * h
         if self.has(at + "qkv_proj.weight"):
-            return list(self.matrix(at + "qkv_proj.weight", q + 2 * kv, d).split([q, kv, kv])), []
+            biases = list(self.tensor(at + "qkv_proj.bias", q + 2 * kv).split([q, kv, kv])) if spec.bias else []
+            return list(self.matrix(at + "qkv_proj.weight", q + 2 * kv, d).split([q, kv, kv])), biases
         gate: list[Tensor | Grouped] = []
         if spec.gate == "in_q":  # per head: queries, then gate
             both = self.matrix(at + "q_proj.weight", 2 * q, d)
@@ -172,14 +173,34 @@ class Builder(Reader):
             queries = self.matrix(at + "q_proj.weight", q, d)
             if spec.gate == "own":
                 gate = [self.matrix(at + "gate_proj.weight", q, d)]
+        biases = self._biases(spec, at) if spec.bias else []
         if spec.source is not None:
-            return [queries], []
+            return [queries], biases
         parts = [queries, self.matrix(at + "k_proj.weight", kv, d)]
         parts += [*([] if spec.value_is_key else [self._values(spec, at + "v_proj.weight")]), *gate]
-        biases = []
-        if spec.bias:
-            biases = [self.tensor(f"{at}{name}_proj.bias", size) for name, size in (("q", q), ("k", kv), ("v", kv))]
         return parts, biases
+
+    def _biases(self, spec: AttentionSpec, at: str) -> list[Tensor]:
+        """Those of the parts of `_projections`, in their order."""
+        h, q, kv = spec.head_dim, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+        gate: list[Tensor] = []
+        if spec.gate == "in_q":
+            both = self.tensor(at + "q_proj.bias", 2 * q).view(spec.heads, 2, h)
+            queries, gate = both[:, 0].flatten(), [both[:, 1].flatten()]
+        else:
+            queries = self.tensor(at + "q_proj.bias", q)
+            if spec.gate == "own":  # the gate has none
+                gate = [torch.zeros(q, dtype=queries.dtype, device=queries.device)]
+        if spec.source is not None:
+            return [queries]
+        keys = self.tensor(at + "k_proj.bias", kv)
+        if spec.value_is_key:
+            return [queries, keys, *gate]
+        size = spec.value_dim
+        values = self.tensor(at + "v_proj.bias", spec.kv_heads * (size or h))
+        if size is not None:
+            values = F.pad(values.view(-1, size) * spec.value_scale, (0, h - size)).flatten()
+        return [queries, keys, values, *gate]
 
     def _values(self, spec: AttentionSpec, name: str) -> Tensor | Grouped:
         """Rows of values; smaller heads are filled up with zeros to the size of keys, so that one state holds both."""
@@ -215,9 +236,11 @@ class Builder(Reader):
         fan_in = spec.q_rank or d
         q_up = self.matrix(at + ("q_b_proj.weight" if spec.q_rank else "q_proj.weight"), spec.heads * head, fan_in)
         kv_down = self.matrix(at + "kv_a_proj_with_mqa.weight", spec.kv_rank + spec.rope_dim, d)
+        kv_shift = self.tensor(at + "kv_a_proj_with_mqa.bias", spec.kv_rank + spec.rope_dim) if spec.bias else None
         if moved is not None:
             q_up = q_up[_in_heads(torch.cat((torch.arange(spec.nope_dim), spec.nope_dim + moved)), head, q_up.shape[0])]
-            kv_down = kv_down[torch.cat((torch.arange(spec.kv_rank), spec.kv_rank + moved))]
+            latents = torch.cat((torch.arange(spec.kv_rank), spec.kv_rank + moved))
+            kv_down, kv_shift = kv_down[latents], None if kv_shift is None else kv_shift[latents]
         up = self.tensor(at + "kv_b_proj.weight", spec.heads * (spec.nope_dim + spec.value_dim), spec.kv_rank)
         k_up, v_up = up.view(spec.heads, -1, spec.kv_rank).split([spec.nope_dim, spec.value_dim], 1)
         q_rank = spec.q_rank
@@ -228,11 +251,11 @@ class Builder(Reader):
             q_down=self.linear(at + "q_a_proj", q_rank, d, spec.bias) if q_rank else None,
             q_norm=self.norm(at + "q_a_layernorm", q_rank, 1e-6) if q_rank else None,
             q_up=self.layer(q_up),
-            kv_down=self.layer(kv_down),
+            kv_down=self.layer(kv_down, kv_shift),
             kv_norm=kv_norm,
             k_up=k_up.contiguous(),
             v_up=v_up.transpose(1, 2).contiguous(),
-            out=self.linear(at + "o_proj", d, spec.heads * spec.value_dim),
+            out=self.linear(at + "o_proj", d, spec.heads * spec.value_dim, spec.bias),
         )
 
     def _delta(self, spec: DeltaSpec, at: str) -> DeltaNet:
@@ -281,7 +304,13 @@ class Builder(Reader):
     def _conv(self, spec: ConvSpec, at: str) -> ShortConv:
         d = self.spec.width
         weight = self.tensor(at + "conv.weight", d, 1, spec.kernel)[:, 0].contiguous()
-        return ShortConv(spec, self.linear(at + "in_proj", 3 * d, d), weight, self.linear(at + "out_proj", d, d))
+        return ShortConv(
+            spec,
+            mix=self.linear(at + "in_proj", 3 * d, d, spec.bias),
+            conv=weight,
+            out=self.linear(at + "out_proj", d, d, spec.bias),
+            conv_bias=self.tensor(at + "conv.bias", d) if spec.bias else None,
+        )
 
     # ------------------------------------------------------------------ channel mixers
 
@@ -291,7 +320,7 @@ class Builder(Reader):
         if spec.activation == "relu2":
             return Ungated(self.linear(at + n.up, wide, d, spec.bias), down)
         if self.has(f"{at}{n.gate_up}.weight"):
-            gate_up = self.linear(at + n.gate_up, 2 * wide, d)
+            gate_up = self.linear(at + n.gate_up, 2 * wide, d, spec.bias)
         else:
             halves = [self.matrix(f"{at}{name}.weight", wide, d) for name in (n.gate, n.up)]
             biases = [self.tensor(f"{at}{name}.bias", wide) for name in (n.gate, n.up)] if spec.bias else []
@@ -309,7 +338,7 @@ class Builder(Reader):
         experts = Experts(router, self._each(spec, at + "experts."))
         if spec.shared:
             where = at + ("shared_expert." if spec.shared_gate else "shared_experts.")
-            experts.shared = self._dense(DenseSpec(spec.shared, spec.activation), where)
+            experts.shared = self._dense(DenseSpec(spec.shared, spec.activation, spec.shared_bias), where)
             if spec.shared_gate:
                 experts.shared_gate = self.linear(at + "shared_expert_gate", 1, d, exact=True)
         return experts

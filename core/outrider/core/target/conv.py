@@ -44,6 +44,7 @@ class ShortConv:
     mix: Linear  # d -> 3 d
     conv: Tensor  # [d, k]
     out: Linear  # d -> d
+    conv_bias: Tensor | None = None  # [d]
 
     def new_state(self, room: Room) -> State | None:
         """Newest conv inputs."""
@@ -65,7 +66,7 @@ class ShortConv:
         y, inputs = causal(parts[0], state.now[0], self.conv)
         keep = self.spec.kernel - 1
         state.passed(where.rows, lambda count: [newest(inputs, count, keep)])
-        return y
+        return y if self.conv_bias is None else y + self.conv_bias
 
     def output(self, y: Tensor, parts: tuple[Tensor, ...], residual: Tensor | None) -> Tensor:
         """As `batched.Parted`."""

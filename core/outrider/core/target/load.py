@@ -15,6 +15,7 @@ from .decoder import Decoder, Weights
 from .families import read_spec
 from .linear import Form
 from .spec import AttentionSpec, LatentSpec, TargetSpec
+from .unread import refuse_unread
 from .where import Tables
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 @torch.inference_mode()
 def load_decoder(checkpoint: Checkpoint, form: Form, context: int, progress: Progress | None = None) -> Decoder:
-    """A decoder with room for `context` positions (slack included). Raises ModelError, BrokenFileError.
+    """A decoder with room for `context` positions (slack included). Raises ModelError, also for tensors that nobody reads, and
+    BrokenFileError.
 
     `progress` is called after each layer and may raise to stop.
     """
@@ -82,6 +84,7 @@ def load_decoder(checkpoint: Checkpoint, form: Form, context: int, progress: Pro
         each=held / max(1, read),
         form=form,
     )
+    refuse_unread(build)
     tell(total, total)
     return Decoder(spec, weights)
 

@@ -34,6 +34,7 @@ class Reader:
         self._dtype, self._device = form.dtype, form.device
         self._exact = torch.float64 if form.dtype == torch.float64 else torch.float32
         self.names_there = frozenset(checkpoint.names())
+        self.unread = set(self.names_there)
         self.prefix = next((p for p in PREFIXES if any(name.startswith(p) for name in self.names_there)), "model.")
         self.nbytes = self.parameters = 0
 
@@ -42,6 +43,12 @@ class Reader:
     def has(self, name: str) -> bool:
         """Whether the file has a tensor of this name below the model's prefix."""
         return self.prefix + name in self.names_there
+
+    def adds_nothing(self, name: str) -> bool:
+        """Whether a tensor is a bias of zeros, which some quantisers store for every matrix."""
+        if not name.endswith(".bias") or len(self._checkpoint.shape(name)) != 1:
+            return False
+        return not bool(self._checkpoint.load(name).any())
 
     def tensor(self, name: str, *shape: int, exact: bool = False) -> Tensor:
         """A plain tensor of that shape, to be kept. Raises ModelError if it is missing or has another."""
@@ -80,8 +87,14 @@ class Reader:
             return None
         self._check(name, (layout.rows, layout.columns), (rows, columns))
         found = self._checkpoint.grouped(name)
-        self.parameters += 0 if found is None else rows * columns
+        if found is not None:
+            self._count(name, rows * columns)
         return found
+
+    def _count(self, name: str, parameters: int) -> None:
+        """Note that a tensor is read."""
+        self.unread.discard(name)
+        self.parameters += parameters
 
     def _read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if name not in self.names_there:
@@ -90,7 +103,7 @@ class Reader:
         if tensor.ndim > len(shape):
             tensor = tensor.flatten(0, tensor.ndim - len(shape))
         self._check(name, tuple(tensor.shape), shape)
-        self.parameters += tensor.numel()
+        self._count(name, tensor.numel())
         return tensor
 
     def _check(self, name: str, found: tuple[int, ...], told: tuple[int, ...]) -> None:
@@ -156,7 +169,8 @@ class Reader:
         if layout is not None and self._dtype != torch.float64 and self.form.keep != "none":
             self._check(full, (layout.rows, layout.columns), shape)
             weight = self._checkpoint.grouped(full)
-            self.parameters += 0 if weight is None else math.prod(shape)
+            if weight is not None:
+                self._count(full, math.prod(shape))
         if weight is None:
             weight = self._read(full, shape, self._dtype)
         weight = weight.to(self._device)

@@ -40,7 +40,7 @@ class AttentionSpec:
     rope: RopeSpec | None  # None: no position
     scale: float
     window: int = 0  # a token sees itself and window - 1 before it; 0 = all
-    bias: bool = False
+    bias: bool = False  # on queries, keys and values
     output_bias: bool = False
     qk_norm: Literal["", "head", "whole"] = ""
     qk_norm_weight: bool = True
@@ -67,7 +67,7 @@ class LatentSpec:
     q_rank: int | None
     rope: RopeSpec
     scale: float
-    bias: bool = False
+    bias: bool = False  # on the output and on what makes latents
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,7 @@ class ConvSpec:
     """Gated short convolution (LFM2)."""
 
     kernel: int
+    bias: bool = False  # of the convolution and on both projections
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ class ExpertsSpec:
     top_groups: int = 1
     bias: bool = False  # router and experts have biases
     shared: int = 0  # width of the shared branch
+    shared_bias: bool = False
     shared_gate: bool = False  # its output is weighted by a sigmoid
     parallel: DenseSpec | None = None  # Gemma 4: a dense MLP beside the experts, with norms of its own
 

@@ -15,6 +15,7 @@ from outrider.core.drafting import ModelInfo
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.text.files import TokenizerFiles, fingerprint
 from outrider.core.weights import names
+from outrider.core.weights.config import LAYERS, ConfigReader
 from outrider.core.weights.gguf import AGAIN, PART, GGUFFile
 from outrider.core.weights.layout import Layout, of_blocks
 from outrider.core.weights.names.places import Part, Place
@@ -103,24 +104,26 @@ def info(checkpoint: Checkpoint) -> ModelInfo:
     config = checkpoint.config
     inner = config.get("text_config")
     settings: Mapping[str, Any] = {**config, **inner} if isinstance(inner, dict) else config
-    kinds = settings.get("layers_block_type") or settings.get("hybrid_override_pattern") or ()  # one for each layer
-    sizes = {}
-    for key in ("vocab_size", "hidden_size", "num_hidden_layers"):
-        value = settings.get(key, len(kinds) if key == "num_hidden_layers" else None)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise BrokenFileError(f"{checkpoint.path}: the config gives no usable {key} ({value!r}).", AGAIN)
-        sizes[key] = value
+    read = ConfigReader(settings, f"{checkpoint.path}: the config", AGAIN, BrokenFileError)
     return ModelInfo(
         name=_title(checkpoint.path) if checkpoint.format == "gguf" else checkpoint.path.name,
         architecture=str(config.get("model_type", "")),
-        vocab=sizes["vocab_size"],
-        width=sizes["hidden_size"],
-        layers=sizes["num_hidden_layers"],
+        vocab=read.integer("vocab_size"),
+        width=read.integer("hidden_size"),
+        layers=_layers(read),
         tokenizer=fingerprint(checkpoint.text()),
         config=config,
         path=str(checkpoint.path),
         tensors=frozenset(checkpoint.names()),
     )
+
+
+def _layers(read: ConfigReader) -> int:
+    """How many there are; where the config names the kind of each, it need not count them."""
+    kinds = read.first("layers_block_type", "hybrid_override_pattern")
+    if read.has("num_hidden_layers") or not read.has(kinds):
+        return read.integer("num_hidden_layers", 1, LAYERS)
+    return read.length(kinds)
 
 
 def _title(path: Path) -> str:

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from outrider.core.errors import BrokenFileError
+from outrider.core.weights.config import AGAIN, ConfigReader
 from outrider.core.weights.layout import Layout
 
 METHODS = ("mxfp4", "fp8", "fbgemm_fp8", "compressed-tensors", "awq", "gptq")
@@ -84,7 +86,7 @@ def _mxfp4(name: str, stored: Mapping[str, tuple[str, Shape]]) -> tuple[str, Rec
     base = name.removesuffix("_blocks")
     if base == name or f"{base}_scales" not in stored:
         return None
-    experts, outputs, blocks, half = stored[name][1]
+    experts, outputs, blocks, half = _axes(name, stored, 4)
     parts = {"blocks": name, "scales": f"{base}_scales"}
     return base, Recipe("mxfp4", parts, (experts, blocks * half * 2, outputs))
 
@@ -94,7 +96,7 @@ def _scaled(name: str, stored: Mapping[str, tuple[str, Shape]]) -> tuple[str, Re
         return None
     for suffix in ("_scale_inv", "_scale"):
         if name + suffix in stored:
-            return name, Recipe("scaled", {"weight": name, "scale": name + suffix}, stored[name][1])
+            return name, Recipe("scaled", {"weight": name, "scale": name + suffix}, _axes(name, stored, 2))
     return None
 
 
@@ -104,13 +106,13 @@ def _compressed(
     base = name.removesuffix("_packed")
     if base == name or f"{base}_scale" not in stored:
         return None
-    outputs, words = stored[name][1]
+    outputs, words = _axes(name, stored, 2)
     parts = {"weight": name, "scale": f"{base}_scale"}
+    _axes(parts["scale"], stored, 2)
     if f"{base}_zero_point" in stored:
         parts["zero"] = f"{base}_zero_point"
-    groups = config.get("config_groups") or {}
-    told = [group.get("weights") or {} for group in groups.values()] if isinstance(groups, Mapping) else []
-    bits = int(told[0].get("num_bits", 4)) if told else 4
+    groups = _settings(config).table("config_groups")
+    bits = _bits(groups.table(next(groups.given_keys())).table("weights"), "num_bits") if not groups.empty() else 4
     return base, Recipe("compressed", parts, (outputs, words * (32 // bits)), bits)
 
 
@@ -120,14 +122,35 @@ def _grouped(
     base = name.removesuffix(".qweight")
     if base == name or f"{base}.scales" not in stored:
         return None
-    bits = int(config.get("bits", config.get("w_bit", 4)))
+    settings = _settings(config)
+    bits = _bits(settings, settings.first("bits", "w_bit"))
     parts = {"weight": name, "zeros": f"{base}.qzeros", "scale": f"{base}.scales"}
-    rows, columns = stored[name][1]
-    outputs = stored[f"{base}.scales"][1][1]
+    rows, columns = _axes(name, stored, 2)
+    outputs = _axes(f"{base}.scales", stored, 2)[1]
     if columns == outputs:
         if f"{base}.g_idx" in stored:
             parts["groups"] = f"{base}.g_idx"
-        shifted = config.get("checkpoint_format") != "gptq_v2"
-        ordered = bool(config.get("desc_act")) and "groups" in parts
+        shifted = not settings.is_word("checkpoint_format", "gptq_v2")
+        ordered = settings.flag("desc_act") and "groups" in parts
         return f"{base}.weight", Recipe("gptq", parts, (outputs, rows * (32 // bits)), bits, shifted, ordered)
     return f"{base}.weight", Recipe("awq", parts, (outputs, rows), bits)
+
+
+def _settings(config: Mapping[str, Any]) -> ConfigReader:
+    return ConfigReader(config, "The quantization_config of this checkpoint")
+
+
+def _bits(settings: ConfigReader, key: str) -> int:
+    """Of a packed value: so many that whole values fill an int32."""
+    bits = settings.integer(key, 1, 8, 4)
+    if 32 % bits:
+        settings.wrong(key, "only 1, 2, 4 and 8 bits are read")
+    return bits
+
+
+def _axes(name: str, stored: Mapping[str, tuple[str, Shape]], count: int) -> Shape:
+    """The shape of a part. Raises BrokenFileError if it has another number of axes."""
+    shape = stored[name][1]
+    if len(shape) != count:
+        raise BrokenFileError(f"The quantised tensor {name} has {len(shape)} axes, not {count}.", AGAIN)
+    return shape

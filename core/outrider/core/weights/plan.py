@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from outrider.core.errors import ModelError, UsageError
 from outrider.core.protocol import MemoryPlan, ModelChoice
-from outrider.core.target.families import read_spec, text_config
+from outrider.core.target.families import read_spec
 from outrider.core.target.spec import AttentionSpec, ConvSpec, DeltaSpec, LatentSpec, MambaSpec, TargetSpec
 from outrider.core.weights import catalogue, memory
 from outrider.core.weights.catalogue import Entry
@@ -106,7 +106,7 @@ def used(checkpoint: Checkpoint) -> list[str]:
     names = checkpoint.names()
     tables = [name for name in names if name.endswith(_TABLES[:2]) and not name.startswith("mtp")]
     stem = min(tables, key=len, default="").removesuffix(_TABLES[0]).removesuffix(_TABLES[1])
-    layers = text_config(checkpoint.config).get("num_hidden_layers", math.inf)
+    layers = len(read_spec(checkpoint.config).layers)
 
     def read(name: str) -> bool:
         layer = _LAYER.match(name, len(stem))

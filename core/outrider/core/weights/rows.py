@@ -8,10 +8,12 @@ from typing import Any
 
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.protocol import ModelRow
+from outrider.core.target.families import text_config
 from outrider.core.weights import receipts
 from outrider.core.weights.catalogue import Entry
 from outrider.core.weights.checkpoint import Checkpoint, info, open_checkpoint
 from outrider.core.weights.choice import drafter_pickle
+from outrider.core.weights.config import AGAIN, ConfigReader
 from outrider.core.weights.download import unfinished
 from outrider.core.weights.elsewhere import Found
 from outrider.core.weights.jobs import size_of
@@ -102,6 +104,13 @@ def _size_on_disk(path: Path) -> int:
     return size_of(path) if path.is_dir() else path.stat().st_size
 
 
+def _context(checkpoint: Checkpoint) -> int | None:
+    settings = text_config(checkpoint.config)
+    read = ConfigReader(settings, f"{checkpoint.path}: the config", AGAIN, BrokenFileError)
+    key = "max_position_embeddings"
+    return read.integer(key) if read.has(key) else None
+
+
 def _detail(checkpoint: Checkpoint) -> dict[str, Any]:
     described = info(checkpoint)
     text = checkpoint.text()
@@ -112,7 +121,7 @@ def _detail(checkpoint: Checkpoint) -> dict[str, Any]:
         "layers": described.layers,
         "width": described.width,
         "vocabulary": described.vocab,
-        "context": checkpoint.config.get("max_position_embeddings"),
+        "context": _context(checkpoint),
         "tokenizer": described.tokenizer,
         "template": bool(text.template or text.settings.get("chat_template")),
         "tensors": len(checkpoint.names()),

@@ -9,13 +9,13 @@ Letters: `d` width, `P` target states a context row is made from, `r` rank of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from outrider.core.errors import ModelError
 from outrider.core.target.families import common
-from outrider.core.target.spec import AttentionSpec, LayerSpec, TargetSpec
+from outrider.core.target.spec import AttentionSpec, LayerSpec, RopeSpec, TargetSpec
+from outrider.core.weights.config import LAYERS, ConfigReader
 
 if TYPE_CHECKING:
     from outrider.core.drafting import ModelInfo
@@ -106,9 +106,7 @@ def read_plan(checkpoint: Checkpoint, reading: Reading = Reading()) -> Plan:
 
     As they were trained, windows end at the anchor in the speculators container, else at each slot.
     """
-    read = _Read(checkpoint, reading)
-    with common.usable(read.layers, f"{read.name}: the config", AGAIN):
-        return read.plan()
+    return _Read(checkpoint, reading).plan()
 
 
 def misfit(plan: Plan, model: ModelInfo) -> str | None:
@@ -138,26 +136,25 @@ class _Read:
         names = frozenset(checkpoint.names())
         self.prefix = "model." if all(name.startswith("model.") for name in names) else ""
         self.shapes = {name.removeprefix(self.prefix): tuple(checkpoint.shape(name)) for name in names}
-        config = checkpoint.config
-        self.speculators = str(config.get("speculators_model_type") or "")
+        config = ConfigReader(checkpoint.config, f"{self.name}: the config", AGAIN)
+        self.speculators = config.word("speculators_model_type", default="")
         self.reading = reading
-        inner = config.get("transformer_layer_config")
-        self.layers: dict[str, Any] = dict(inner if isinstance(inner, Mapping) else config)
-        nested = config.get("dflash_config")
-        self.nested: Mapping[str, Any] = nested if isinstance(nested, Mapping) else {}
+        self.layers = config.table("transformer_layer_config") if config.has("transformer_layer_config") else config
+        self.nested = config.table("dflash_config")
         self.config = config
 
-    def told(self, key: str, default: Any = None) -> Any:
-        """A setting from `dflash_config` or the top, where files differ in which."""
-        value = self.nested.get(key)
-        value = self.config.get(key) if value is None else value
-        return default if value is None else value
+    def told(self, key: str) -> ConfigReader:
+        """Where a setting is: in `dflash_config` or at the top; files differ in which."""
+        return self.nested if self.nested.has(key) else self.config
 
-    def number(self, key: str, value: Any, least: int = 1) -> int:
-        """A whole number of the config."""
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise self.wrong(f"the config gives no usable {key} ({value!r})")
-        return value
+    def needed(self, key: str, place: ConfigReader | None = None) -> ConfigReader:
+        """The same for a setting that has no default; one that is nowhere counts as null."""
+        place = place or self.told(key)
+        return place if place.has(key) else place.given(**{key: None})
+
+    def flag(self, *places: tuple[ConfigReader, str]) -> bool | None:
+        """The first that is there of these; None if none is."""
+        return next((place.flag(key) for place, key in places if place.has(key)), None)
 
     def wrong(self, what: str) -> ModelError:
         return ModelError(f"{self.name}: {what}.", AGAIN)
@@ -174,13 +171,11 @@ class _Read:
         spec = self._spec(sights)
         reduced = self._reduced()
         markov, selector = self.first(*W1), self.first(*BEFORE)
-        nested, top = self.nested.get("block_size"), self.config.get("block_size")
-        if nested is not None and top is not None and nested != top:
-            raise self.wrong(f"the config gives two block sizes, {top} and {nested}")
-        block = self.number("block_size", self.told("block_size", 8 if self.speculators else None), least=2)
+        block = self._block()
         if block > LONGEST or any(sight.window and block > sight.window for sight in sights):
             raise self.wrong(f"a block of {block} does not fit into {LONGEST} positions and the layers' windows")
-        vocab = (self.first("t2d") or (self.layers.get("vocab_size"),))[0]
+        vocab = self.layers.integer("vocab_size") if self.layers.has("vocab_size") else None
+        vocab = (self.first("t2d") or (vocab,))[0]
         plan = Plan(
             name=self.name,
             prefix=self.prefix,
@@ -188,106 +183,123 @@ class _Read:
             sights=sights,
             states=self._states(spec.width),
             block=block,
-            mask=self.number("mask_token_id", self.told("mask_token_id"), least=0),
+            mask=self.needed("mask_token_id").integer("mask_token_id", 0),
             from_anchor=self._from_anchor(),
-            embed_scale=float(self.told("input_embedding_scale", 1.0)),
+            embed_scale=self.told("input_embedding_scale").factor("input_embedding_scale", 1.0),
             reduced=reduced,
             tied=reduced > 0 and self._tied,
-            logit_scale=float(self.told("output_multiplier", 1.0)),
-            logit_cap=self.told("final_logit_softcapping"),
+            logit_scale=self.told("output_multiplier").factor("output_multiplier", 1.0),
+            logit_cap=common.optional_factor(self.told("final_logit_softcapping"), "final_logit_softcapping"),
             markov=markov[-1] if markov else 0,
             sure=(self.first(*SURE) or (0,))[-1],
             taps=(self.first("layers.0.attention_conv.base_kernel") or (0, 0))[1],
-            group=self.number("conv_group_size", self.told("conv_group_size", 16)),
+            group=self.told("conv_group_size").integer("conv_group_size", default=16),
             selector=selector[-1] if selector else 0,
-            candidates=self.number("selector_top_k", self.told("selector_top_k", 16)),
-            target_layers=self.told("num_target_layers"),
+            candidates=self.told("selector_top_k").integer("selector_top_k", high=1 << 62, default=16),
+            target_layers=self._target_layers(),
             vocab=vocab if vocab is not None else (markov or selector or (None,))[0],
         )
         self._check(plan)
         return plan
+
+    def _block(self) -> int:
+        key, least = "block_size", 2
+        sizes = [place.integer(key, least) for place in (self.config, self.nested) if place.has(key)]
+        if len(set(sizes)) > 1:
+            raise self.wrong(f"the config gives two block sizes, {sizes[0]} and {sizes[1]}")
+        return sizes[0] if sizes else self.needed(key).integer(key, least, default=8 if self.speculators else None)
+
+    def _target_layers(self) -> int | None:
+        place = self.told("num_target_layers")
+        return place.integer("num_target_layers") if place.has("num_target_layers") else None
 
     def _states(self, width: int) -> tuple[int, ...]:
         """Boundary ids of the speculators container as they are, all others count outputs of layers."""
         shape = self.first(*(pair[0] for pair in FUSED))
         count = shape[-1] // width if len(shape) == 2 and shape[-1] % width == 0 else 0
         key, step = ("aux_hidden_state_layer_ids", 0) if self.speculators else ("target_layer_ids", 1)
-        ids = self.told(key)
+        ids = self.told(key).integers(key, -step, LAYERS) if self.told(key).has(key) else None
         if ids is None and not self.speculators and count:
-            ids = _default_ids(self.number("num_target_layers", self.told("num_target_layers")), count)
-        if not isinstance(ids, list) or len(ids) != count:
+            ids = _default_ids(self.told("num_target_layers").integer("num_target_layers", 1, LAYERS), count)
+        if ids is None or len(ids) != count:
             raise self.wrong(f"fc takes {count} target states, {key} names {ids!r}")
-        return tuple(self.number(key, each, least=-step) + step for each in ids)
+        return tuple(each + step for each in ids)
 
     def _from_anchor(self) -> bool:
-        told = self.reading.sample_from_anchor
-        told = self.told("sample_from_anchor") if told is None else told
+        key, told = "sample_from_anchor", self.reading.sample_from_anchor
+        told = self.flag((self.nested, key), (self.config, key)) if told is None else told
         if told is not None:
-            return bool(told)
-        dspark = self.speculators == "dspark" or self.told("projector_type") == "dspark"
-        return dspark or bool(self.first(*W1)) or (not self.speculators and "markov_rank" in self.config)
+            return told
+        dspark = self.speculators == "dspark" or self.told("projector_type").is_word("projector_type", "dspark")
+        return dspark or bool(self.first(*W1)) or (not self.speculators and self.config.has("markov_rank"))
 
     def _sights(self) -> tuple[Sight, ...]:
-        count = self.number("num_hidden_layers", self.layers.get("num_hidden_layers"))
-        native = FUSED[1][0] in self.shapes
-        everywhere = bool(self.told("use_swa")) or (native and not self.layers.get("layer_types"))
+        count = common.layer_count(self.layers)
+        native, slides = FUSED[1][0] in self.shapes, self.told("use_swa").flag("use_swa")
+        everywhere = slides or (native and not self.layers.has("layer_types"))
         kinds = ["sliding_attention"] * count if everywhere else self._kinds(count)
-        window = self.told("swa_window_size") or self.layers.get("sliding_window")
-        told = self.config.get("is_causal")
-        told = self.nested.get("causal") if told is None else told
-        if told is None and (native or self.told("use_swa") or self._open()):
+        told = self.flag((self.config, "is_causal"), (self.nested, "causal"))
+        if told is None and (native or slides or self._open()):
             told = False
         if self.reading.causal is not None:
             told = {"sliding": None, "all": True, "none": False}[self.reading.causal]
-        return tuple(self._sight(kind, window, told) for kind in kinds)
+        return tuple(self._sight(kind, told) for kind in kinds)
 
-    def _sight(self, kind: str, window: Any, told: bool | None) -> Sight:
+    def _sight(self, kind: str, told: bool | None) -> Sight:
         slides = kind == "sliding_attention"
-        causal = slides if told is None else bool(told)
+        causal = slides if told is None else told
         if not slides:
             return Sight(causal and (not self.speculators or self.reading.causal == "all"))
-        width = self.number("sliding_window", window)
+        own = self.told("swa_window_size")
+        width = own.integer("swa_window_size", 0, default=0) or self.needed("sliding_window", self.layers).integer(
+            "sliding_window"
+        )
         return Sight(causal, width, self.reading.window or ("anchor" if self.speculators else "slot"))
 
     def _open(self) -> bool:
         """Whether a speculators file says that sliding layers look ahead; its DFlash2 does by default."""
-        told = self.config.get("sliding_window_non_causal")
-        return bool(self.speculators == "dflash2" if told is None else told) and bool(self.speculators)
+        told = self.config.flag("sliding_window_non_causal", self.speculators == "dflash2")
+        return told and bool(self.speculators)
 
     def _kinds(self, count: int) -> list[str]:
-        kinds = common.kinds({**self.layers, "num_hidden_layers": count})
-        if not self.layers.get("layer_types") and self.layers.get("use_sliding_window"):
-            first = self.layers.get("max_window_layers", 0)
-            kinds = ["full_attention" if index < first else "sliding_attention" for index in range(count)]
-        if len(kinds) != count or set(kinds) - {"full_attention", "sliding_attention"}:
-            raise self.wrong(f"layer_types names {kinds!r} for {count} layers")
-        return kinds
+        if self.layers.has("layer_types"):
+            kinds = self.layers.words("layer_types", common.PLAIN)
+            if len(kinds) != count:
+                raise self.wrong(f"layer_types names {kinds!r} for {count} layers")
+            return kinds
+        first = count
+        if self.layers.flag("use_sliding_window"):
+            first = self.layers.integer("max_window_layers", 0, default=0)
+        return ["full_attention" if index < first else "sliding_attention" for index in range(count)]
 
     def _spec(self, sights: tuple[Sight, ...]) -> TargetSpec:
         """Its own rope over whole heads, whatever the target's is; windows one wider where they end at the anchor."""
-        settings = {key: value for key, value in self.layers.items() if key != "partial_rotary_factor"}
-        turns = settings.get("rope_parameters")
-        if isinstance(turns, Mapping):
-            settings["rope_parameters"] = {k: v for k, v in turns.items() if k != "partial_rotary_factor"}
-        settings.setdefault("vocab_size", 0)
         norms = "layers.0.self_attn.q_norm.weight" in self.shapes
-        bias = bool(settings.get("attention_bias", False))
-        dense = common.dense(settings)
+        dense, turned = common.dense(self.layers), self._rope()
         mixers = [
             common.attention(
-                settings,
+                self.layers,
+                turned,
                 qk_norm="head" if norms else "",
-                bias=bias,
-                output_bias=bias,
                 window=sight.window + (sight.reading == "anchor"),
+                **common.biased(self.layers),
             )
             for sight in sights
         ]
-        return common.target(settings, "dflash", [LayerSpec(mixer, dense) for mixer in mixers])
+        layers = [LayerSpec(mixer, dense) for mixer in mixers]
+        return common.target(self.layers, "dflash", layers, vocab=self.layers.integer("vocab_size", default=1))
+
+    def _rope(self) -> RopeSpec:
+        settings = self.layers.given(partial_rotary_factor=None)
+        if settings.has("rope_parameters"):
+            turns = settings.table("rope_parameters")
+            known = turns.values(*(key for key in turns.given_keys() if key != "partial_rotary_factor"))
+            settings = settings.given(rope_parameters=known)
+        return common.rope(settings, common.head_dim(settings))
 
     @property
     def _tied(self) -> bool:
-        return bool(self.config.get("tied_to_target")) and not self.first("lm_head.weight")
+        return self.config.flag("tied_to_target") and not self.first("lm_head.weight")
 
     def _reduced(self) -> int:
         """Vd where a table of offsets goes with a head of its own."""
@@ -296,7 +308,7 @@ class _Read:
             return 0
         if self._tied:
             return offsets[0]
-        told = self.config.get("draft_vocab_size") or (head[:1] and head[0])
+        told = self.config.integer("draft_vocab_size", default=(*head, 1)[0])
         if len(head) != 2 or offsets != (head[0],) or told != head[0]:
             raise self.wrong(f"d2t is {_by(offsets)}, lm_head {_by(head)}, the config says {told}")
         return head[0]
@@ -319,15 +331,18 @@ class _Read:
 
     def _agree(self, plan: Plan) -> None:
         """The settings are known here, and say what the tensors say."""
-        kind = self.config.get("markov_head_type", self.nested.get("markov_head_type")) or "vanilla"
-        odd = [key for key in UNREAD if self.told(key)]
+        kind = (self.config if self.config.has("markov_head_type") else self.nested).word(
+            "markov_head_type", default="vanilla"
+        )
+        odd = [key for key in UNREAD if self.told(key).holds(key)]
         if odd:
             raise self.wrong(f"it is a kind of DFlash that is not read ({', '.join(odd)})")
         if plan.markov and kind != "vanilla":
             raise self.wrong(f"its Markov head is of the kind {kind!r}, which is not read")
         for key, found in (("markov_rank", plan.markov), ("conv_kernel_size", plan.taps)):
-            if found and self.told(key, found) != found:
-                raise self.wrong(f"the config gives a {key} of {self.told(key)}, the tensors have {found}")
+            told = self.told(key).integer(key, 0, default=found)
+            if found and told != found:
+                raise self.wrong(f"the config gives a {key} of {told}, the tensors have {found}")
         if plan.selector and plan.reduced:
             raise self.wrong("a candidate selector needs the whole vocabulary, this file has a reduced one")
         if plan.sure not in (0, plan.spec.width, plan.spec.width + plan.markov):

@@ -10,7 +10,7 @@ Letters: `L` layers of the target, `V` its vocabulary, `Vd` words that a reduced
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -22,6 +22,7 @@ from outrider.core.target.families import common
 from outrider.core.target.spec import LayerSpec, TargetSpec
 from outrider.core.text.files import TokenizerFiles, fingerprint
 from outrider.core.weights.checkpoint import Checkpoint, open_checkpoint
+from outrider.core.weights.config import LAYERS, ConfigReader
 from outrider.core.weights.pickled import read_pickled
 from outrider.core.weights.safetensors import read_json
 
@@ -223,11 +224,12 @@ def counts_outputs(told: Sequence[int], layers: int) -> bool:
 
 def read(source: Source) -> Container:
     """What the files say. Raises ModelError where they contradict themselves, lack something, or are no EAGLE draft."""
-    config, holds, name = source.config, source.holds(), source.path.name
-    nested = "speculators_model_type" in config
-    block = config.get("transformer_layer_config") if nested else config
-    if not isinstance(block, Mapping):
-        raise ModelError(f"{name}: the config does not describe a layer.", AGAIN)
+    holds, name = source.holds(), source.path.name
+    config = ConfigReader(source.config, f"{name}: the config", AGAIN)
+    nested = config.has("speculators_model_type")
+    if nested and not config.has("transformer_layer_config"):
+        config.fail("does not describe a layer")
+    block = config.table("transformer_layer_config") if nested else config
     version = 3 if HIDDEN_NORM in holds else 1
     count = _layers(holds) if version == 3 else 1
     _complete(name, version, count, holds, config)
@@ -235,12 +237,11 @@ def read(source: Source) -> Container:
     fused = source.shape("model.fc.weight")[-1] if "fc.weight" in holds else 0
     mask = _mask(source, fused or spec.width, spec.vocab) if "mask_hidden" in holds else None
     words = spec.vocab
-    tied = bool(config.get("tied_to_target")) and "lm_head.weight" not in holds
+    tied = config.flag("tied_to_target") and "lm_head.weight" not in holds
     if "lm_head.weight" in holds or (tied and "d2t" in holds):
         words = source.shape("d2t" if tied else "lm_head.weight")[0]
     _check_tables(source, holds, words, spec.vocab)
-    told, telling = _told(name, config)
-    layers = config.get("num_target_layers")
+    told, telling = _told(config)
     return Container(
         name=name,
         version=version,
@@ -249,14 +250,14 @@ def read(source: Source) -> Container:
         fused=fused if version == 3 else 0,
         # speculators writes the key into every file, so one without it is older than the key, when the answer was yes; no
         # P-EAGLE is that old, and there the answer is no
-        norm_before_residual=bool(config.get("norm_before_residual", nested and mask is None)),
-        norm_output=bool(config.get("norm_output")) and (nested or "fc_norm.0.weight" in holds),
-        keeps_embedding=bool(config.get("embed_requires_grad")) or mask is not None,
+        norm_before_residual=config.flag("norm_before_residual", nested and mask is None),
+        norm_output=config.flag("norm_output") and (nested or "fc_norm.0.weight" in holds),
+        keeps_embedding=config.flag("embed_requires_grad") or mask is not None,
         mask=mask,
         told=told,
         telling=telling,
         tied=tied,
-        layers=layers if isinstance(layers, int) else None,
+        layers=config.integer("num_target_layers") if config.has("num_target_layers") else None,
         tokenizer=fingerprint(source.text()),
     )
 
@@ -275,7 +276,7 @@ def first_norm(index: int, holds: set[str]) -> str:
     return other if f"{other}.weight" in holds and f"{plain}.weight" not in holds else plain
 
 
-def _complete(name: str, version: int, count: int, holds: set[str], config: Mapping[str, Any]) -> None:
+def _complete(name: str, version: int, count: int, holds: set[str], config: ConfigReader) -> None:
     """Refuse what lacks a tensor or has one that is not known here; `count` layers."""
     needed, allowed = _ends(version, holds, config)
     alike = {part for part in (BIASES | HEADS if version == 3 else BIASES) if LAYER + part in holds}
@@ -295,22 +296,22 @@ def _complete(name: str, version: int, count: int, holds: set[str], config: Mapp
         raise ModelError(f"{name} has no tensor {missing[0]}.", AGAIN)
 
 
-def _ends(version: int, holds: set[str], config: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+def _ends(version: int, holds: set[str], config: ConfigReader) -> tuple[set[str], set[str]]:
     """What must stand before and behind the layers, and what may."""
     if version == 1:
         return {"fc.weight"}, {"lm_head.weight"}
     needed, allowed = {HIDDEN_NORM, EMBED_NORM, "norm.weight", "fc.weight"}, {"input_norm.weight", "mask_hidden"}
     allowed |= {part for part in holds if part.startswith("fc_norm.")}
-    settings = _nested(config)
+    settings = config.table("eagle_config")
     for key, part in (
         ("use_last_layernorm", "norm.weight"),
         ("use_input_layernorm_in_first_layer", EMBED_NORM),
         ("use_aux_hidden_state", "fc.weight"),
     ):
-        if settings.get(key) is False:
+        if not settings.flag(key, True):
             needed.discard(part)
             allowed.add(part)
-    if config.get("speculators_model_type") == "peagle" or any(config.get(key) is not None for key in MASKS):
+    if config.is_word("speculators_model_type", "peagle") or any(map(config.has, MASKS)):
         needed.add("mask_hidden")
     return needed, allowed
 
@@ -326,30 +327,24 @@ def _mask(source: Source, wide: int, vocab: int) -> int:
     return token
 
 
-def _spec(name: str, block: Mapping[str, Any], count: int, holds: set[str]) -> TargetSpec:
-    for key in ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"):
-        value = block.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ModelError(f"{name}: the config gives no usable {key} ({value!r}).", AGAIN)
-    if block.get("num_hidden_layers", count) != count:
-        raise ModelError(f"{name} holds {count} layers and the config says {block['num_hidden_layers']!r}.", AGAIN)
+def _spec(name: str, block: ConfigReader, count: int, holds: set[str]) -> TargetSpec:
+    told = block.integer("num_hidden_layers", default=count)
+    if told != count:
+        raise ModelError(f"{name} holds {count} layers and the config says {told}.", AGAIN)
     at = f"{LAYER}self_attn."
     normed = f"{at}q_norm.weight" in holds
-    with common.usable(block, f"{name}: the config", AGAIN):
-        if "sliding_attention" in (block.get("layer_types") or ()):
-            raise ModelError(f"{name} has a sliding window, which no EAGLE draft that is run here has.", OTHER)
-        mixer = common.attention(
-            block,
-            bias=f"{at}q_proj.bias" in holds,
-            output_bias=f"{at}o_proj.bias" in holds,
-            qk_norm="head" if normed else "",
-        )
-        if mixer.rope is not None and mixer.rope.width != mixer.head_dim:
-            raise ModelError(
-                f"{name} turns a part of each head only, which no EAGLE draft that is run here does.", OTHER
-            )
-        channel = common.dense(block, bias=f"{LAYER}mlp.up_proj.bias" in holds)
-        return common.target(block, "eagle", [LayerSpec(mixer, channel)] * count)
+    if block.has("layer_types") and "sliding_attention" in block.words("layer_types", common.PLAIN):
+        raise ModelError(f"{name} has a sliding window, which no EAGLE draft that is run here has.", OTHER)
+    mixer = common.attention(
+        block,
+        bias=f"{at}q_proj.bias" in holds,
+        output_bias=f"{at}o_proj.bias" in holds,
+        qk_norm="head" if normed else "",
+    )
+    if mixer.rope is not None and mixer.rope.width != mixer.head_dim:
+        raise ModelError(f"{name} turns a part of each head only, which no EAGLE draft that is run here does.", OTHER)
+    channel = common.dense(block, bias=f"{LAYER}mlp.up_proj.bias" in holds)
+    return common.target(block, "eagle", [LayerSpec(mixer, channel)] * count)
 
 
 def _check_tables(source: Source, holds: set[str], words: int, vocab: int) -> None:
@@ -362,23 +357,17 @@ def _check_tables(source: Source, holds: set[str], words: int, vocab: int) -> No
             raise ModelError(f"{name}: {table} has shape {source.shape(table)} where {rows} entries belong.", AGAIN)
 
 
-def _told(name: str, config: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
+def _told(config: ConfigReader) -> tuple[tuple[int, ...], str]:
     """The layers that a config names, and how it counts them; an empty list is none."""
-    found: object = None
-    telling = ""
-    for key in ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids"):
-        found, telling = found or config.get(key), "boundary"
-    if not found:
-        found, telling = config.get("target_layer_ids"), "output"
-    if not found:
-        found, telling = _nested(config).get("eagle_aux_hidden_state_layer_ids"), "nested"
-    if not found or _nested(config).get("use_aux_hidden_state") is False:
-        return (), ""
-    if not isinstance(found, list) or not all(isinstance(number, int) for number in found):
-        raise ModelError(f"{name}: the config names layers in a way that makes no sense ({found!r}).", AGAIN)
-    return tuple(found), telling
-
-
-def _nested(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = config.get("eagle_config")
-    return found if isinstance(found, Mapping) else {}
+    nested = config.table("eagle_config")
+    used = nested.flag("use_aux_hidden_state", True)
+    for place, key, telling in (
+        (config, "eagle_aux_hidden_state_layer_ids", "boundary"),
+        (config, "aux_hidden_state_layer_ids", "boundary"),
+        (config, "target_layer_ids", "output"),
+        (nested, "eagle_aux_hidden_state_layer_ids", "nested"),
+    ):
+        found = place.integers(key, -LAYERS, LAYERS) if place.has(key) else []
+        if found and used:
+            return tuple(found), telling
+    return (), ""

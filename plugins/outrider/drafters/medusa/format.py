@@ -33,6 +33,7 @@ from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.target.families import read_spec, text_config
 from outrider.core.target.spec import AttentionSpec, TargetSpec
 from outrider.core.weights.checkpoint import open_checkpoint
+from outrider.core.weights.config import LAYERS, ConfigReader
 from outrider.core.weights.pickled import read_pickled
 from outrider.core.weights.safetensors import read_json
 from outrider.core.weights.stored import as_weights, words
@@ -109,6 +110,7 @@ class HeadFiles(ABC):
 
     def __init__(self, source: Source, where: Path, prefix: str = "") -> None:
         self.config, self.where = source.config, where
+        self.told = ConfigReader(source.config, f"The config of {where}", AGAIN)
         self._source, self._prefix = source, prefix
         names = [name[len(prefix) :] for name in source.names() if name.startswith(prefix)]
         self._names = frozenset(names).difference(self.beside)
@@ -211,7 +213,7 @@ class MedusaFiles(HeadFiles):
     @property
     def tied(self) -> bool:
         """As the config says."""
-        return self.config.get("tied_to_target") is True
+        return self.told.flag("tied_to_target")
 
     def words(self) -> Tensor | None:
         """The target's ids [Vd] that tied heads know; None: all. Raises BrokenFileError."""
@@ -240,12 +242,10 @@ class MedusaFiles(HeadFiles):
     def _sizes(self) -> tuple[int, int]:
         if not self.tied:
             return super()._sizes()
-        size, vocab = self._size(f"{self.block(0, 0)}.linear.weight"), self.config.get("vocab_size")
-        if len(size) != 2 or type(vocab) is not int:
-            raise BrokenFileError(
-                f"{self.where} does not say how wide its heads are and how many tokens there are.", AGAIN
-            )
-        return vocab, size[0]
+        size = self._size(f"{self.block(0, 0)}.linear.weight")
+        if len(size) != 2:
+            raise BrokenFileError(f"{self.where} does not say how wide its heads are.", AGAIN)
+        return self.told.integer("vocab_size"), size[0]
 
     def _shapes(self) -> Shapes:
         shapes: Shapes = {}
@@ -276,16 +276,13 @@ class HydraFiles(HeadFiles):
     @property
     def prefixed(self) -> bool:
         """Whether states go through a layer first."""
-        told = self.config.get("hydra_head_arch") == "prefix-mlp"
+        told = self.told.is_word("hydra_head_arch", "prefix-mlp")
         return told or any(name.startswith(PREFIX) for name in self._names)
 
     @property
     def offset(self) -> int:
         """How many layers before the last one the state is taken from. Raises ModelError if it is no such number."""
-        offset = self.config.get("hidden_state_offset", 0)
-        if type(offset) is not int or offset < 0:
-            raise ModelError(f"The config's hidden_state_offset {offset!r} is no count of layers.", "Correct it.")
-        return offset
+        return self.told.integer("hidden_state_offset", 0, LAYERS, 0)
 
     def block(self, head: int, layer: int) -> str:
         """Name of a layer of a head."""
@@ -342,9 +339,9 @@ class HydraFiles(HeadFiles):
         return next(iter(self._size(name)), 0)
 
     def _count(self) -> tuple[int, int]:
-        kind = self.config.get("hydra_head_arch") or "mlp"
+        kind = self.told.word("hydra_head_arch", default="mlp")
         known = kind in ("mlp", "prefix-mlp")
-        if not known or self.config.get("grounded_heads") is False:
+        if not known or not self.told.flag("grounded_heads", True):
             what = f"{kind} without grounded_heads" if known else kind
             raise ModelError(
                 f"{self.where} holds Hydra heads of the kind {what}, which is not read.",

@@ -221,7 +221,12 @@ def _output(files: MedusaFiles, target: Target) -> Output:
     if len(words) < RANKS:
         raise ModelError(f"{files.where} knows {len(words)} words, and heads guess {RANKS} at a time.", AGAIN)
     words = words.to(target.device)
-    return Output(kept(target.rows(words), None, target.beside), words, files.config.get("final_logit_softcapping"))
+    return Output(kept(target.rows(words), None, target.beside), words, _cap(files))
+
+
+def _cap(files: MedusaFiles) -> float | None:
+    key = "final_logit_softcapping"
+    return files.told.factor(key) if files.told.has(key) else None
 
 
 def _hydra(files: HydraFiles, target: Target) -> HydraHeads:

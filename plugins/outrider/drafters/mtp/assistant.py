@@ -28,6 +28,7 @@ from outrider.core.target.attention import Attention
 from outrider.core.target.build import Builder
 from outrider.core.target.decoder import Block
 from outrider.core.target.families import read_spec
+from outrider.core.target.families.common import HEADS, PLAIN
 from outrider.core.target.linear import Linear, Table
 from outrider.core.target.load import tables
 from outrider.core.target.norm import Norm
@@ -35,6 +36,7 @@ from outrider.core.target.rope import rotate_
 from outrider.core.target.spec import AttentionSpec, LayerSpec, TargetSpec
 from outrider.core.target.state import SLACK, Room, State
 from outrider.core.target.where import Tables, Where
+from outrider.core.weights.config import ConfigReader
 
 from .noted import Noted
 from .readings import ASSISTANT, told
@@ -200,12 +202,25 @@ def spec_of(config: Mapping[str, Any]) -> TargetSpec:
     text = config.get("text_config")
     if not isinstance(text, Mapping):
         raise ModelError("The assistant's config has no text_config.", "Download it again, whole.")
-    spec = read_spec({**config, "text_config": {**text, "num_kv_shared_layers": 0}})
+    own = {**text, "num_kv_shared_layers": 0, **_unused(text)}
+    spec = read_spec({**config, "text_config": own})
     layers = []
     for index, layer in enumerate(spec.layers):
         assert isinstance(layer.mixer, AttentionSpec)
         layers.append(LayerSpec(replace(layer.mixer, source=index), layer.channel))
     return replace(spec, layers=tuple(layers))
+
+
+def _unused(text: Mapping[str, Any]) -> dict[str, Any]:
+    """What belongs to keys, which are the target's: any ropes and any number of heads will do."""
+    ropes = text.get("rope_parameters")
+    heads = text.get("num_key_value_heads")
+    found: dict[str, Any] = {}
+    if isinstance(ropes, Mapping) and any(isinstance(rope, Mapping) for rope in ropes.values()):
+        found["rope_parameters"] = {**{kind: {} for kind in PLAIN}, **ropes}
+    if type(heads) is int and 0 < heads <= HEADS:
+        found["num_key_value_heads"] = None
+    return found
 
 
 def _source(target: TargetSpec, mixer: AttentionSpec) -> int:
@@ -254,12 +269,12 @@ def _build(target: Target, checkpoint: Any) -> Parts:
 def _clusters(checkpoint: Checkpoint, build: Builder, vectors: Table) -> Clusters | None:
     """The head by clusters, where the config asks for it."""
     config, spec, name = checkpoint.config, build.spec, "masked_embedding.token_ordering"
-    if not config.get("use_ordered_embeddings"):
+    read = ConfigReader(config, f"{build.origin}: the config", OTHER)
+    if not read.flag("use_ordered_embeddings"):
         return None
-    sizes = (config.get(key) for key in ("num_centroids", "centroid_intermediate_top_k"))
-    count, top = (size if isinstance(size, int) else 0 for size in sizes)
+    count, top = (read.integer(key) for key in ("num_centroids", "centroid_intermediate_top_k"))
     order = checkpoint.load(name).long() if name in build.names_there else torch.empty(0, dtype=torch.int64)
-    if count < 1 or not 0 < top <= count or spec.vocab % count or order.numel() != spec.vocab:
+    if top > count or spec.vocab % count or order.numel() != spec.vocab:
         raise ModelError(f"{build.origin}: {name} does not fit {count} clusters of {spec.vocab} tokens.", OTHER)
     if not torch.equal(order.flatten().sort().values, torch.arange(spec.vocab)):
         raise ModelError(f"{build.origin}: {name} does not name every token once.", "Download it again, whole.")

@@ -213,7 +213,7 @@ def _spec(settings: Mapping[str, Any], target: Target, count: int, tensors: Mapp
         "num_hidden_layers": count,
         "num_attention_heads": settings["n_heads"],
         "num_key_value_heads": settings.get("n_kv_heads"),
-        "intermediate_size": inner.shape[0] if inner is not None else 0,
+        "intermediate_size": inner.shape[0] if inner is not None and inner.ndim else 1,
         "rms_norm_eps": settings.get("norm_eps", 1e-5),
         "rope_theta": settings.get("rope_theta", 10000.0),
     }

@@ -107,11 +107,10 @@ def promised(config: Mapping[str, object]) -> int:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """params.json of a model with parallel heads. Raises ModelError, BrokenFileError."""
+    from outrider.core.weights.config import ConfigReader
     from outrider.core.weights.safetensors import read_json
 
     settings = read_json(folder / "params.json")
-    for key in (*_SIZES, "vocab_size"):
-        value = settings.get(key, -1)
-        if isinstance(value, bool) or not isinstance(value, int) or value < (1 if key in _SIZES else -1):
-            raise BrokenFileError(f"{folder / 'params.json'} gives no usable {key} ({value!r}).", "Download it again.")
-    return settings
+    read = ConfigReader(settings, str(folder / "params.json"), "Download it again.", BrokenFileError)
+    sizes = {key: read.integer(key) for key in _SIZES}
+    return {**settings, **sizes, "vocab_size": read.integer("vocab_size", -1, default=-1)}

@@ -7,10 +7,11 @@ from typing import Any
 
 from outrider.core.errors import ModelError
 from outrider.core.target.spec import TargetSpec
+from outrider.core.weights.config import ConfigReader
 
-from . import common, experts, gemma, hybrid, llama
+from . import experts, gemma, hybrid, llama
 
-Reader = Callable[[Mapping[str, Any]], TargetSpec]
+Reader = Callable[[ConfigReader], TargetSpec]
 
 READERS: dict[str, Reader] = {
     "llama": llama.llama,
@@ -59,14 +60,14 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_spec(config: Mapping[str, Any]) -> TargetSpec:
-    """The spec of a checkpoint. Raises ModelError for an architecture that Outrider cannot run."""
+    """The spec of a checkpoint. Raises ModelError for an architecture that is not known, or values that make no sense."""
     text = text_config(config)
     kind = str(text.get("model_type") or "")
     reader = READERS.get(kind.removesuffix("_text"))
     if reader is None:
+        known = ", ".join(sorted(READERS))
         raise ModelError(
-            f"The architecture {kind or '(none given)'!r} is not known; known are: {', '.join(sorted(READERS))}.",
+            f"The architecture (model_type) {kind[:60] or '(none given)'!r} is not known; known are: {known}.",
             "Take another checkpoint, or open an issue with the model's name and its config.json.",
         )
-    with common.usable(text, f"The config of this {kind} checkpoint"):
-        return reader(text)
+    return reader(ConfigReader({**text, "model_type": kind}, f"The config of this {kind} checkpoint"))

@@ -3,54 +3,75 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from outrider.core.target.spec import DeltaSpec, DenseSpec, ExpertsSpec, LatentSpec, LayerSpec, Names, TargetSpec
+from outrider.core.target.spec import (
+    Activation,
+    AttentionSpec,
+    DeltaSpec,
+    DenseSpec,
+    ExpertsSpec,
+    LatentSpec,
+    LayerSpec,
+    Names,
+    TargetSpec,
+)
+from outrider.core.weights.config import ConfigReader, divides
 
-from .common import Config, attention, dense, head_dim, kinds, rope, target
+from .common import (
+    EXPERTS,
+    HEAD,
+    HEADS,
+    KERNEL,
+    PLAIN,
+    attention,
+    biased,
+    dense,
+    eps,
+    head_dim,
+    kinds,
+    kv_heads,
+    layer_count,
+    rope,
+    target,
+    top_experts,
+)
 
 
-def qwen3_moe(config: Config) -> TargetSpec:
+def qwen3_moe(config: ConfigReader) -> TargetSpec:
     """Qwen3's attention; experts on every layer but those the config leaves dense."""
+    count = config.integer(config.first("num_experts", "num_local_experts"), 1, EXPERTS)
     experts = ExpertsSpec(
-        config.get("num_experts") or config["num_local_experts"],
-        config["num_experts_per_tok"],
-        config["moe_intermediate_size"],
-        renormalise=bool(config.get("norm_topk_prob", False)),
+        count,
+        top_experts(config, count, "num_experts_per_tok"),
+        config.integer("moe_intermediate_size"),
+        renormalise=config.flag("norm_topk_prob"),
     )
-    bias = bool(config.get("attention_bias", False))
-    mixer = attention(config, qk_norm="head", bias=bias, output_bias=bias)
-    plain = set(config.get("mlp_only_layers") or [])
-    step = config.get("decoder_sparse_step", 1)
+    mixer = attention(config, qk_norm="head", **biased(config))
+    plain = set(config.integers("mlp_only_layers")) if config.has("mlp_only_layers") else set()
+    step = config.integer("decoder_sparse_step", default=1)
     layers = [
         LayerSpec(mixer, experts if i not in plain and (i + 1) % step == 0 else dense(config))
-        for i in range(config["num_hidden_layers"])
+        for i in range(layer_count(config))
     ]
     return target(config, "qwen3_moe", layers)
 
 
-def qwen3_next(config: Config) -> TargetSpec:
+def qwen3_next(config: ConfigReader) -> TargetSpec:
     """Qwen3-Next, Qwen3.5, 3.6 and 3.8: three of four layers are gated delta nets; gated attention with partial rope."""
-    family = str(config["model_type"]).removesuffix("_text")
-    delta = DeltaSpec(
-        config["linear_num_key_heads"],
-        config["linear_num_value_heads"],
-        config["linear_key_head_dim"],
-        config["linear_value_head_dim"],
-        config.get("linear_conv_kernel_dim", 4),
-    )
-    size = head_dim(config)
-    told = config if "rope_parameters" in config else {"partial_rotary_factor": 0.25, **config}
-    full = attention(config, rope(told, size), qk_norm="head", gate="in_q")
-    types = kinds(config, config.get("full_attention_interval", 4), slid="linear_attention")
+    family = config.word("model_type").removesuffix("_text")
+    delta = _delta(config)
+    told = config if config.has("rope_parameters") else config.defaults(partial_rotary_factor=0.25)
+    full = attention(config, rope(told, head_dim(config)), qk_norm="head", gate="in_q", **biased(config))
+    types = kinds(config, config.integer("full_attention_interval", default=4), slid="linear_attention")
+    count = config.integer("num_experts", 0, EXPERTS, 0)
     channel: DenseSpec | ExpertsSpec
-    if config.get("num_experts"):
+    if count:
         channel = ExpertsSpec(
-            config["num_experts"],
-            config["num_experts_per_tok"],
-            config["moe_intermediate_size"],
-            renormalise=bool(config.get("norm_topk_prob", family == "qwen3_5_moe")),
-            shared=config["shared_expert_intermediate_size"],
+            count,
+            top_experts(config, count, "num_experts_per_tok"),
+            config.integer("moe_intermediate_size"),
+            renormalise=config.flag("norm_topk_prob", family == "qwen3_5_moe"),
+            shared=config.integer("shared_expert_intermediate_size"),
             shared_gate=True,
         )
     else:
@@ -59,128 +80,162 @@ def qwen3_next(config: Config) -> TargetSpec:
     return target(config, family, layers, norm_plus_one=True)
 
 
-def gpt_oss(config: Config) -> TargetSpec:
+def _delta(config: ConfigReader) -> DeltaSpec:
+    keys, values = (config.integer(f"linear_num_{part}_heads", 1, HEADS) for part in ("key", "value"))
+    divides(config, ("linear_num_key_heads", keys), ("linear_num_value_heads", values))
+    return DeltaSpec(
+        keys,
+        values,
+        config.integer("linear_key_head_dim", 1, HEAD),
+        config.integer("linear_value_head_dim", 1, HEAD),
+        config.integer("linear_conv_kernel_dim", 1, KERNEL, 4),
+    )
+
+
+def gpt_oss(config: ConfigReader) -> TargetSpec:
     """Attention sinks, every other layer sliding, experts with biases and a bounded activation."""
+    count = config.integer("num_local_experts", 1, EXPERTS)
     experts = ExpertsSpec(
-        config["num_local_experts"],
-        config.get("num_experts_per_tok") or config["experts_per_token"],
-        config["intermediate_size"],
+        count,
+        top_experts(config, count, "num_experts_per_tok", "experts_per_token"),
+        config.integer("intermediate_size"),
         activation="clamped",
         score="after",
         bias=True,
     )
-    types = config.get("layer_types") or [
-        "full_attention" if i % 2 else "sliding_attention" for i in range(config["num_hidden_layers"])
-    ]
-    layers = [
-        LayerSpec(
-            attention(
-                config,
-                bias=True,
-                output_bias=True,
-                sinks=True,
-                window=config["sliding_window"] if kind == "sliding_attention" else 0,
-            ),
-            experts,
+    mixers = {
+        kind: attention(
+            config,
+            bias=True,
+            output_bias=True,
+            sinks=True,
+            window=config.integer("sliding_window") if kind == "sliding_attention" else 0,
         )
-        for kind in types
-    ]
-    return target(config, "gpt_oss", layers)
+        for kind in PLAIN
+    }
+    return target(config, "gpt_oss", [LayerSpec(mixers[kind], experts) for kind in kinds(config, 2)])
 
 
-def _sigmoid_experts(config: Config) -> ExpertsSpec:
+def sigmoid_experts(
+    config: ConfigReader, activation: Activation = "silu", shared: int | None = None, *, shared_bias: bool = False
+) -> ExpertsSpec:
+    """Experts as DeepSeek-V3 has them, and the width of the shared branch, if not that of `n_shared_experts` of them."""
+    count, wide = config.integer("n_routed_experts", 1, EXPERTS), config.integer("moe_intermediate_size")
+    groups = config.integer("n_group", 1, EXPERTS, 1)
+    divides(config, ("n_group", groups), ("n_routed_experts", count))
+    if groups > 1 and count // groups < 2:
+        config.wrong("n_group", f"a group of {count} experts must have at least 2")
+    top_groups = config.integer("topk_group", 1, groups, 1)
+    if shared is None:
+        shared = config.integer("n_shared_experts", 0, EXPERTS, 0) * wide
     return ExpertsSpec(
-        config["n_routed_experts"],
-        config["num_experts_per_tok"],
-        config["moe_intermediate_size"],
+        count,
+        top_experts(config, count // groups * top_groups if groups > 1 else count, "num_experts_per_tok"),
+        wide,
+        activation,
         score="sigmoid",
-        renormalise=bool(config.get("norm_topk_prob", True)),
-        factor=config.get("routed_scaling_factor") or 1.0,
-        groups=config.get("n_group") or 1,
-        top_groups=config.get("topk_group") or 1,
-        shared=(config.get("n_shared_experts") or 0) * config["moe_intermediate_size"],
+        renormalise=config.flag("norm_topk_prob", True),
+        factor=config.factor("routed_scaling_factor", 1.0),
+        groups=groups,
+        top_groups=top_groups,
+        shared=shared,
+        shared_bias=shared_bias,
     )
 
 
-def _channels(config: Config) -> list[DenseSpec | ExpertsSpec]:
-    """Dense layers first, as `mlp_layer_types` or `first_k_dense_replace` says."""
-    count = config["num_hidden_layers"]
-    types = config.get("mlp_layer_types")
-    if not types:
-        first = config.get("first_k_dense_replace", 1 if config["model_type"] == "glm4_moe_lite" else 0)
+def _channels(config: ConfigReader, first: int = 0) -> list[DenseSpec | ExpertsSpec]:
+    """Dense layers first, as `mlp_layer_types` or `first_k_dense_replace` says, else so many."""
+    count = layer_count(config)
+    if config.has("mlp_layer_types"):
+        types = config.words("mlp_layer_types", ("dense", "sparse"), count)
+    else:
+        first = config.integer("first_k_dense_replace", 0, default=first)
         types = ["dense" if i < first else "sparse" for i in range(count)]
-    return [dense(config) if kind == "dense" else _sigmoid_experts(config) for kind in types[:count]]
+    made = {"dense": dense, "sparse": sigmoid_experts}
+    channels = {kind: made[kind](config) for kind in set(types)}
+    return [channels[kind] for kind in types]
 
 
-def glm4_moe(config: Config) -> TargetSpec:
+def glm4_moe(config: ConfigReader) -> TargetSpec:
     """GLM-4.5 and 4.6: sigmoid router over ordinary attention with partial rope."""
-    size = head_dim(config)
-    told = config if "rope_parameters" in config else {"partial_rotary_factor": 0.5, **config}
+    told = config if config.has("rope_parameters") else config.defaults(partial_rotary_factor=0.5)
     mixer = attention(
         config,
-        rope(told, size),
-        bias=bool(config.get("attention_bias", False)),
-        qk_norm="head" if config.get("use_qk_norm") else "",
+        rope(told, head_dim(config)),
+        bias=config.flag("attention_bias"),
+        qk_norm="head" if config.flag("use_qk_norm") else "",
     )
     return target(config, "glm4_moe", [LayerSpec(mixer, channel) for channel in _channels(config)])
 
 
-def deepseek(config: Config) -> TargetSpec:
+def deepseek(config: ConfigReader) -> TargetSpec:
     """DeepSeek-V3 and GLM-4.7-Flash: latent attention, sigmoid router with groups."""
-    rope_dim = config["qk_rope_head_dim"]
-    turned = rope(config, rope_dim, interleaved=bool(config.get("rope_interleave", True)))
-    scale = (config["qk_nope_head_dim"] + rope_dim) ** -0.5
-    settings: dict[str, Any] = turned.settings
-    factor = settings.get("factor") or 1.0
-    if settings.get("mscale_all_dim") and factor > 1:
-        scale *= (0.1 * settings["mscale_all_dim"] * math.log(factor) + 1) ** 2
+    family = config.word("model_type")
+    rope_dim, nope_dim = config.integer("qk_rope_head_dim", 2, HEAD), config.integer("qk_nope_head_dim", 1, HEAD)
+    turned = rope(config, rope_dim, interleaved=config.flag("rope_interleave", True))
+    scale = (nope_dim + rope_dim) ** -0.5
+    factor, mscale = turned.settings.get("factor", 1.0), turned.settings.get("mscale_all_dim")
+    if mscale and factor > 1:
+        scale *= (0.1 * mscale * math.log(factor) + 1) ** 2
     mixer = LatentSpec(
-        heads=config["num_attention_heads"],
-        nope_dim=config["qk_nope_head_dim"],
+        heads=config.integer("num_attention_heads", 1, HEADS),
+        nope_dim=nope_dim,
         rope_dim=rope_dim,
-        value_dim=config["v_head_dim"],
-        kv_rank=config["kv_lora_rank"],
-        q_rank=config.get("q_lora_rank"),
+        value_dim=config.integer("v_head_dim", 1, HEAD),
+        kv_rank=config.integer("kv_lora_rank"),
+        q_rank=config.integer("q_lora_rank") if config.has("q_lora_rank") else None,
         rope=turned,
         scale=scale,
-        bias=bool(config.get("attention_bias", False)),
+        bias=config.flag("attention_bias"),
     )
-    return target(config, config["model_type"], [LayerSpec(mixer, channel) for channel in _channels(config)])
+    channels = _channels(config, 1 if family == "glm4_moe_lite" else 0)
+    return target(config, family, [LayerSpec(mixer, channel) for channel in channels])
 
 
-def mimo_v2(config: Config) -> TargetSpec:
-    """MiMo-V2 Flash: small, scaled values; sliding layers have twice the key heads, sinks and a rope of their own."""
-    count, size = config["num_hidden_layers"], head_dim(config)
-    told = config.get("rope_parameters") or {
-        kind: {"rope_theta": theta, "partial_rotary_factor": config.get("partial_rotary_factor", 0.334)}
-        for kind, theta in (
-            ("full_attention", config.get("rope_theta", 5e6)),
-            ("sliding_attention", config.get("swa_rope_theta", 1e4)),
-        )
-    }
-    before = config.get("sliding_window_size")  # the token itself is not counted
-    window = config["sliding_window"] if before is None else before + 1
-    types = config.get("layer_types") or [
-        "full_attention" if i == 0 or (i + 1) % 6 == 0 else "sliding_attention" for i in range(count)
-    ]
-    mixers = {
-        kind: attention(
-            config,
-            rope({"rope_parameters": told}, size, kind),
-            kv_heads=config["num_key_value_heads"] * (2 if slides else 1),
-            value_dim=config["v_head_dim"],
-            value_scale=config.get("attention_value_scale") or 1.0,
-            bias=bool(config.get("attention_bias", False)),
-            sinks=slides,
-            window=window if slides else 0,
-        )
-        for kind, slides in (("full_attention", False), ("sliding_attention", True))
-    }
-    channels = _channels({"mlp_layer_types": ["dense"] + ["sparse"] * (count - 1), **config})
+def mimo_v2(config: ConfigReader) -> TargetSpec:
+    """MiMo-V2 Flash: small, scaled values; sliding layers have twice the key heads, sinks and a rope of their own.
+
+    Biases are on queries, keys and values; those of values are as small as values and scaled with them.
+    """
+    count = layer_count(config)
+    types = kinds(config, known=PLAIN)
+    if not config.has("layer_types"):
+        types = ["full_attention" if i == 0 or (i + 1) % 6 == 0 else "sliding_attention" for i in range(count)]
+    mixers = {kind: _mimo_attention(config, kind) for kind in PLAIN}
+    types_of_mlp = ["dense"] + ["sparse"] * (count - 1)
+    channels = _channels(config.defaults(mlp_layer_types=types_of_mlp))
     return target(
         config,
         "mimo_v2_flash",
         [LayerSpec(mixers[kind], channel) for kind, channel in zip(types, channels, strict=True)],
         names=Names(sinks="attention_sink_bias"),
-        eps=config.get("rms_norm_eps", 1e-5),
+        eps=eps(config, "rms_norm_eps", 1e-5),
     )
+
+
+def _mimo_attention(config: ConfigReader, kind: str) -> AttentionSpec:
+    slides, size = kind == "sliding_attention", head_dim(config)
+    keys = kv_heads(config) * (2 if slides else 1)
+    divides(config, ("num_key_value_heads", keys), ("num_attention_heads", config.integer("num_attention_heads")))
+    told = config
+    if not config.has("rope_parameters"):
+        own = config.values("swa_rope_theta") if slides else config.values("rope_theta")
+        theta = next(iter(own.values()), 1e4 if slides else 5e6)
+        told = config.given(rope_theta=theta, rope_scaling=None).defaults(partial_rotary_factor=0.334)
+    return attention(
+        config,
+        rope(told, size, kind),
+        kv_heads=keys,
+        value_dim=config.integer("v_head_dim", 1, size),
+        value_scale=config.factor("attention_value_scale", 1.0),
+        bias=config.flag("attention_bias"),
+        sinks=slides,
+        window=_mimo_window(config) if slides else 0,
+    )
+
+
+def _mimo_window(config: ConfigReader) -> int:
+    """`sliding_window_size` does not count the token itself."""
+    if config.has("sliding_window_size"):
+        return config.integer("sliding_window_size") + 1
+    return config.integer("sliding_window")

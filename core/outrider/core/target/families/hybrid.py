@@ -2,96 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from outrider.core.errors import ModelError
 from outrider.core.target.spec import Absent, DenseSpec, ExpertsSpec, LayerSpec, MambaSpec, Names, TargetSpec
+from outrider.core.weights.config import LAYERS, ConfigReader, divides
 
-from .common import Config, activation, attention, head_dim, rope, target
+from .common import (
+    EXPERTS,
+    HEAD,
+    HEADS,
+    KERNEL,
+    activation,
+    attention,
+    biased,
+    eps,
+    head_dim,
+    layer_count,
+    rope,
+    target,
+    top_experts,
+)
+from .experts import sigmoid_experts
 
-KINDS = {
-    "M": "mamba",
-    "*": "attention",
-    "E": "moe",
-    "-": "mlp",
-    "linear_attention": "mamba",
-    "full_attention": "attention",
-}
+KINDS = {"linear_attention": "mamba", "full_attention": "attention"}  # as transformers calls them since version 5
+SIGNS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 
-def _kinds(told: Iterable[str]) -> list[str]:
-    """Names of blocks, from a list of one of two dialects or a string of signs."""
-    return [KINDS.get(kind, kind) for kind in told]
-
-
-def granite(config: Config) -> TargetSpec:
+def granite(config: ConfigReader) -> TargetSpec:
     """Granite 4: Granite's multipliers, Mamba-2 between a few attention layers; a shared MLP, beside experts or alone."""
-    heads = config["mamba_n_heads"]
-    size = config.get("mamba_d_head", "auto")
-    bias = bool(config.get("attention_bias", False))
-    mamba = MambaSpec(
-        heads,
-        config["mamba_expand"] * config["hidden_size"] // heads if size == "auto" else size,
-        config["mamba_n_groups"],
-        config["mamba_d_state"],
-        config["mamba_d_conv"],
-        conv_bias=bool(config.get("mamba_conv_bias", True)),
-        bias=bool(config.get("mamba_proj_bias", False)),
-    )
-    turns = config.get("position_embedding_type") == "rope"
+    mamba = _granite_mamba(config)
+    turns = config.has("position_embedding_type") and config.word("position_embedding_type") == "rope"
     full = attention(
         config,
         rope=rope(config, head_dim(config)) if turns else None,
-        scale=config["attention_multiplier"],
-        bias=bias,
-        output_bias=bias,
+        scale=config.factor("attention_multiplier"),
+        **biased(config),
     )
-    shared, count = config["shared_intermediate_size"], config.get("num_local_experts") or 0
+    shared, count = config.integer("shared_intermediate_size"), config.integer("num_local_experts", 0, EXPERTS, 0)
     channel: DenseSpec | ExpertsSpec = DenseSpec(shared, activation(config))
     if count:
         channel = ExpertsSpec(
             count,
-            config["num_experts_per_tok"],
-            config["intermediate_size"],
+            top_experts(config, count, "num_experts_per_tok"),
+            config.integer("intermediate_size"),
             activation(config),
             "after",
             shared=shared,
         )
-    types = _kinds(config["layer_types"])
+    types = _named(config.words("layer_types", (*KINDS, "mamba", "attention"), layer_count(config)))
     return target(
         config,
         "granitemoehybrid",
         [LayerSpec(mamba if kind == "mamba" else full, channel) for kind in types],
         names=Names(mlp="block_sparse_moe" if count else "shared_mlp", gate_up="input_linear", down="output_linear"),
-        embed_scale=config.get("embedding_multiplier", 1.0),
-        residual_scale=config.get("residual_multiplier", 1.0),
-        logit_scale=1.0 / config.get("logits_scaling", 1.0),
+        embed_scale=config.factor("embedding_multiplier", 1.0),
+        residual_scale=config.factor("residual_multiplier", 1.0),
+        logit_scale=1.0 / config.factor("logits_scaling", 1.0),
     )
 
 
-def nemotron(config: Config) -> TargetSpec:
-    """Nemotron-H and Nemotron 3: one mixer a block, attention without position, MLPs and experts of squared relu."""
-    if config.get("moe_latent_size"):
-        raise ModelError("This Nemotron has latent experts, which Outrider cannot run.", "Take a smaller Nemotron 3.")
-    bias = bool(config.get("use_bias", False))
-    mamba = MambaSpec(
-        config["mamba_num_heads"],
-        config["mamba_head_dim"],
-        config["n_groups"],
-        config["ssm_state_size"],
-        config["conv_kernel"],
-        conv_bias=bool(config.get("use_conv_bias", True)),
-        bias=bias,
-        norm_groups=config["n_groups"],
+def _named(told: list[str]) -> list[str]:
+    """Names of blocks, from one of two dialects."""
+    return [KINDS.get(kind, kind) for kind in told]
+
+
+def _granite_mamba(config: ConfigReader) -> MambaSpec:
+    heads, groups = config.integer("mamba_n_heads", 1, HEADS), config.integer("mamba_n_groups", 1, HEADS)
+    divides(config, ("mamba_n_groups", groups), ("mamba_n_heads", heads))
+    if config.is_word("mamba_d_head", "auto") or not config.has("mamba_d_head"):
+        size = config.integer("mamba_expand", 1, 1 << 10) * config.integer("hidden_size") // heads
+        if size < 1:
+            config.wrong("mamba_n_heads", "there is no width left for each of them")
+    else:
+        size = config.integer("mamba_d_head", 1, HEAD)
+    return MambaSpec(
+        heads,
+        size,
+        groups,
+        config.integer("mamba_d_state", 1, HEAD),
+        config.integer("mamba_d_conv", 1, KERNEL),
+        conv_bias=config.flag("mamba_conv_bias", True),
+        bias=config.flag("mamba_proj_bias"),
+        norm_groups=groups,
     )
-    size = config.get("head_dim") or config.get("attention_head_dim")
-    mlp = DenseSpec(config["intermediate_size"], "relu2", bool(config.get("mlp_bias", False)))
+
+
+def nemotron(config: ConfigReader) -> TargetSpec:
+    """Nemotron-H and Nemotron 3: one mixer a block, attention without position, MLPs and experts of squared relu.
+
+    `time_step_min`, `time_step_max` and `time_step_floor` only set the range that time steps were initialised in. transformers
+    5 clamps the time step at `time_step_min` in each pass; mamba_ssm, by which these models were trained, and vLLM do not: their
+    `dt_limit` is (0, inf). So no value of these keys is read here, and logits differ from those of transformers where a time step
+    is below it.
+    """
+    if config.has("moe_latent_size") and config.integer("moe_latent_size", 0):
+        config.fail("describes latent experts (moe_latent_size), which Outrider cannot run")
+    size = head_dim(config, config.first("head_dim", "attention_head_dim"))
     blocks = {
-        "mamba": LayerSpec(mamba, Absent()),
+        "mamba": LayerSpec(_nemotron_mamba(config), Absent()),
         "attention": LayerSpec(attention(config, rope=None, head_dim=size), Absent()),
-        "mlp": LayerSpec(Absent(), mlp),
     }
-    kinds = _kinds(config.get("layers_block_type") or config["hybrid_override_pattern"])
+    kinds = _nemotron_kinds(config)
+    if "mlp" in kinds:
+        width, bias = config.integer("intermediate_size"), config.flag("mlp_bias")
+        blocks["mlp"] = LayerSpec(Absent(), DenseSpec(width, "relu2", bias))
     if "moe" in kinds:
         blocks["moe"] = LayerSpec(Absent(), _nemotron_experts(config))
     return target(
@@ -107,20 +119,46 @@ def nemotron(config: Config) -> TargetSpec:
             final="norm_f",
             embedding="embeddings",
         ),
-        eps=config.get("layer_norm_epsilon", 1e-5),
+        eps=eps(config, "layer_norm_epsilon", 1e-5),
     )
 
 
-def _nemotron_experts(config: Config) -> ExpertsSpec:
-    return ExpertsSpec(
-        config["n_routed_experts"],
-        config["num_experts_per_tok"],
-        config["moe_intermediate_size"],
-        "relu2",
-        score="sigmoid",
-        renormalise=bool(config.get("norm_topk_prob", True)),
-        factor=config.get("routed_scaling_factor") or 1.0,
-        groups=config.get("n_group") or 1,
-        top_groups=config.get("topk_group") or 1,
-        shared=config["moe_shared_expert_intermediate_size"] if config.get("n_shared_experts") else 0,
+def _nemotron_kinds(config: ConfigReader) -> list[str]:
+    """Names of all blocks; their number need not be said elsewhere."""
+    if config.has("layers_block_type"):
+        found = _named(config.words("layers_block_type", (*KINDS, *SIGNS, *SIGNS.values())))
+    else:
+        found = list(config.word("hybrid_override_pattern"))
+    key = config.first("layers_block_type", "hybrid_override_pattern")
+    made = [SIGNS.get(kind, kind) for kind in found]
+    if not 1 <= len(made) <= LAYERS or not set(made) <= set(SIGNS.values()):
+        config.wrong(key, f"it must name a block by one of {', '.join(SIGNS)} for each layer")
+    if config.has("num_hidden_layers") and layer_count(config) != len(made):
+        config.wrong("num_hidden_layers", f"{key} names {len(made)} layers")
+    return made
+
+
+def _nemotron_mamba(config: ConfigReader) -> MambaSpec:
+    heads, groups = config.integer("mamba_num_heads", 1, HEADS), config.integer("n_groups", 1, HEADS)
+    divides(config, ("n_groups", groups), ("mamba_num_heads", heads))
+    return MambaSpec(
+        heads,
+        config.integer("mamba_head_dim", 1, HEAD),
+        groups,
+        config.integer("ssm_state_size", 1, HEAD),
+        config.integer("conv_kernel", 1, KERNEL),
+        conv_bias=config.flag("use_conv_bias", True),
+        bias=config.flag("use_bias"),
+        norm_groups=groups,
+    )
+
+
+def _nemotron_experts(config: ConfigReader) -> ExpertsSpec:
+    """`mlp_bias` gives biases to the shared branch, not to the experts."""
+    shared = config.integer("n_shared_experts", 0, EXPERTS, 0)
+    return sigmoid_experts(
+        config,
+        activation="relu2",
+        shared=config.integer("moe_shared_expert_intermediate_size") if shared else 0,
+        shared_bias=config.flag("mlp_bias"),
     )

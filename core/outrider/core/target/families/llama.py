@@ -8,134 +8,136 @@ from __future__ import annotations
 import dataclasses
 
 from outrider.core.target.spec import ConvSpec, LayerSpec, Names, TargetSpec
+from outrider.core.weights.config import ConfigReader
 
-from .common import Config, attention, dense, head_dim, kinds, rope, target
+from .common import (
+    KERNEL,
+    attention,
+    biased,
+    dense,
+    eps,
+    head_dim,
+    kinds,
+    layer_count,
+    rope,
+    rope_table,
+    target,
+    window,
+)
 
 
-def llama(config: Config) -> TargetSpec:
+def llama(config: ConfigReader) -> TargetSpec:
     """Also SmolLM2, MiniCPM5, R1-distill-Llama and most finetunes."""
-    bias = bool(config.get("attention_bias", False))
-    layer = LayerSpec(
-        attention(config, bias=bias, output_bias=bias), dense(config, bias=bool(config.get("mlp_bias", False)))
-    )
-    return target(config, "llama", [layer] * config["num_hidden_layers"])
+    layer = LayerSpec(attention(config, **biased(config)), dense(config, bias=config.flag("mlp_bias")))
+    return target(config, "llama", [layer] * layer_count(config))
 
 
-def _windowed(config: Config, kind: str) -> int:
-    return config.get("sliding_window") or 0 if kind == "sliding_attention" else 0
-
-
-def qwen2(config: Config) -> TargetSpec:
+def qwen2(config: ConfigReader) -> TargetSpec:
     """Biases on queries, keys and values only; no config key says so."""
     types = _optional_window(config)
     return target(
         config,
         "qwen2",
-        [LayerSpec(attention(config, bias=True, window=_windowed(config, t)), dense(config)) for t in types],
+        [LayerSpec(attention(config, bias=True, window=window(config, t)), dense(config)) for t in types],
     )
 
 
-def mimo(config: Config) -> TargetSpec:
+def mimo(config: ConfigReader) -> TargetSpec:
     """MiMo-7B: Qwen2, with layers for multi-token prediction beside it."""
     return dataclasses.replace(qwen2(config), family="mimo")
 
 
-def qwen3(config: Config) -> TargetSpec:
+def qwen3(config: ConfigReader) -> TargetSpec:
     """A norm over each head of queries and keys."""
     types = _optional_window(config)
-    bias = bool(config.get("attention_bias", False))
     return target(
         config,
         "qwen3",
         [
-            LayerSpec(
-                attention(config, qk_norm="head", bias=bias, output_bias=bias, window=_windowed(config, t)),
-                dense(config),
-            )
+            LayerSpec(attention(config, qk_norm="head", window=window(config, t), **biased(config)), dense(config))
             for t in types
         ],
     )
 
 
-def _optional_window(config: Config) -> list[str]:
+def _optional_window(config: ConfigReader) -> list[str]:
     """Qwen sets a window that counts only if it is switched on, and then from `max_window_layers` on."""
-    if not config.get("use_sliding_window"):
-        return ["full_attention"] * config["num_hidden_layers"]
-    if config.get("layer_types"):
+    count = layer_count(config)
+    if not config.flag("use_sliding_window"):
+        return ["full_attention"] * count
+    if config.has("layer_types"):
         return kinds(config)
-    first = config.get("max_window_layers", 0)
-    return ["full_attention" if i < first else "sliding_attention" for i in range(config["num_hidden_layers"])]
+    first = config.integer("max_window_layers", 0, default=0)
+    return ["full_attention" if i < first else "sliding_attention" for i in range(count)]
 
 
-def mistral(config: Config) -> TargetSpec:
+def mistral(config: ConfigReader) -> TargetSpec:
     """A window on every layer where it is set."""
-    layer = LayerSpec(attention(config, window=config.get("sliding_window") or 0), dense(config))
-    return target(config, "mistral", [layer] * config["num_hidden_layers"])
+    layer = LayerSpec(attention(config, window=window(config)), dense(config))
+    return target(config, "mistral", [layer] * layer_count(config))
 
 
-def ministral3(config: Config) -> TargetSpec:
+def ministral3(config: ConfigReader) -> TargetSpec:
     """Yarn, and queries that grow with the position."""
-    settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    beta = settings.get("llama_4_scaling_beta")
-    heat = (float(beta), int(settings["original_max_position_embeddings"])) if beta else None
-    layer = LayerSpec(attention(config, window=config.get("sliding_window") or 0, temperature=heat), dense(config))
-    return target(config, "ministral3", [layer] * config["num_hidden_layers"])
+    settings = rope_table(config)
+    beta = settings.number("llama_4_scaling_beta", 0.0, 1e6, 0.0)
+    heat = (beta, settings.integer("original_max_position_embeddings")) if beta else None
+    layer = LayerSpec(attention(config, window=window(config), temperature=heat), dense(config))
+    return target(config, "ministral3", [layer] * layer_count(config))
 
 
-def smollm3(config: Config) -> TargetSpec:
+def smollm3(config: ConfigReader) -> TargetSpec:
     """Every fourth layer without position; `no_rope_layers` is 1 where there is one."""
-    count = config["num_hidden_layers"]
-    every = config.get("no_rope_layer_interval", 4)
-    turns = config.get("no_rope_layers") or [int((i + 1) % every != 0) for i in range(count)]
-    types = kinds(config) if config.get("use_sliding_window") else ["full_attention"] * count
-    bias = bool(config.get("attention_bias", False))
+    count = layer_count(config)
+    every = config.integer("no_rope_layer_interval", default=4)
+    turns = [int((i + 1) % every != 0) for i in range(count)]
+    if config.has("no_rope_layers"):
+        turns = config.integers("no_rope_layers", 0, 1, count)
+    types = kinds(config) if config.flag("use_sliding_window") else ["full_attention"] * count
     layers = [
         LayerSpec(
             attention(
                 config,
                 rope=rope(config, head_dim(config)) if turn else None,
-                bias=bias,
-                output_bias=bias,
-                window=_windowed(config, kind),
+                window=window(config, kind),
+                **biased(config),
             ),
-            dense(config, bias=bool(config.get("mlp_bias", False))),
+            dense(config, bias=config.flag("mlp_bias")),
         )
         for turn, kind in zip(turns, types, strict=True)
     ]
     return target(config, "smollm3", layers)
 
 
-def phi3(config: Config) -> TargetSpec:
+def phi3(config: ConfigReader) -> TargetSpec:
     """Fused projections in the file; partial rotary and longrope in some."""
-    layer = LayerSpec(attention(config, window=config.get("sliding_window") or 0), dense(config))
-    return target(config, "phi3", [layer] * config["num_hidden_layers"])
+    layer = LayerSpec(attention(config, window=window(config)), dense(config))
+    return target(config, "phi3", [layer] * layer_count(config))
 
 
-def granite(config: Config) -> TargetSpec:
+def granite(config: ConfigReader) -> TargetSpec:
     """Four multipliers."""
-    bias = bool(config.get("attention_bias", False))
-    mixer = attention(config, scale=config["attention_multiplier"], bias=bias, output_bias=bias)
-    layer = LayerSpec(mixer, dense(config, bias=bool(config.get("mlp_bias", False))))
+    mixer = attention(config, scale=config.factor("attention_multiplier"), **biased(config))
+    layer = LayerSpec(mixer, dense(config, bias=config.flag("mlp_bias")))
     return target(
         config,
         "granite",
-        [layer] * config["num_hidden_layers"],
-        embed_scale=config.get("embedding_multiplier", 1.0),
-        residual_scale=config.get("residual_multiplier", 1.0),
-        logit_scale=1.0 / config.get("logits_scaling", 1.0),
+        [layer] * layer_count(config),
+        embed_scale=config.factor("embedding_multiplier", 1.0),
+        residual_scale=config.factor("residual_multiplier", 1.0),
+        logit_scale=1.0 / config.factor("logits_scaling", 1.0),
     )
 
 
-def olmo(config: Config) -> TargetSpec:
+def olmo(config: ConfigReader) -> TargetSpec:
     """OLMo 2 and 3: norms behind the mixers only, and over whole queries and keys; in 3 three of four layers slide."""
-    family = config["model_type"]
+    family = config.word("model_type")
     types = kinds(config, 4 if family == "olmo3" else None)
-    bias = bool(config.get("attention_bias", False))
 
-    def plain(kind: str) -> Config:
+    def plain(kind: str) -> ConfigReader:
         """OLMo 3 scales the rope of its full layers only."""
-        if family == "olmo3" and kind == "sliding_attention" and "rope_parameters" not in config:
-            return {**config, "rope_scaling": None}
+        if family == "olmo3" and kind == "sliding_attention" and not config.has("rope_parameters"):
+            return config.given(rope_scaling=None)
         return config
 
     layers = [
@@ -144,9 +146,8 @@ def olmo(config: Config) -> TargetSpec:
                 config,
                 rope(plain(kind), head_dim(config), kind),
                 qk_norm="whole",
-                bias=bias,
-                output_bias=bias,
-                window=_windowed(config, kind),
+                window=window(config, kind),
+                **biased(config),
             ),
             dense(config),
         )
@@ -161,27 +162,25 @@ def olmo(config: Config) -> TargetSpec:
     return target(config, family, layers, names=names)
 
 
-def glm4(config: Config) -> TargetSpec:
+def glm4(config: ConfigReader) -> TargetSpec:
     """GLM-4 dense: norms on both sides of both mixers, interleaved rope over half of each head."""
-    size = head_dim(config)
-    turned = rope({"partial_rotary_factor": 0.5, **config}, size, interleaved=True)
-    layer = LayerSpec(attention(config, turned, bias=bool(config.get("attention_bias", False))), dense(config))
+    turned = rope(config.defaults(partial_rotary_factor=0.5), head_dim(config), interleaved=True)
+    layer = LayerSpec(attention(config, turned, bias=config.flag("attention_bias")), dense(config))
     names = Names(
         after_mixer="post_self_attn_layernorm",
         before_channel="post_attention_layernorm",
         after_channel="post_mlp_layernorm",
     )
-    return target(config, "glm4", [layer] * config["num_hidden_layers"], names=names)
+    return target(config, "glm4", [layer] * layer_count(config), names=names)
 
 
-def cohere2(config: Config) -> TargetSpec:
+def cohere2(config: ConfigReader) -> TargetSpec:
     """Command R7B: one centred norm feeds both mixers; rope on sliding layers only."""
-    size = head_dim(config)
-    turned = rope(config, size, interleaved=True)
+    turned = rope(config, head_dim(config), interleaved=True)
     layers = []
-    for kind in kinds(config, config.get("sliding_window_pattern", 4)):
+    for kind in kinds(config, config.integer("sliding_window_pattern", default=4)):
         slides = kind == "sliding_attention"
-        mixer = attention(config, rope=turned if slides else None, window=_windowed(config, kind))
+        mixer = attention(config, rope=turned if slides else None, window=window(config, kind), **biased(config))
         layers.append(LayerSpec(mixer, dense(config)))
     return target(
         config,
@@ -190,29 +189,19 @@ def cohere2(config: Config) -> TargetSpec:
         names=Names(before_channel=""),
         parallel=True,
         centred=True,
-        eps=config.get("layer_norm_eps", 1e-5),
-        logit_scale=config.get("logit_scale", 1.0),
-        tied=bool(config.get("tie_word_embeddings", True)),
+        eps=eps(config, "layer_norm_eps", 1e-5),
+        logit_scale=config.factor("logit_scale", 1.0),
+        tied=config.flag("tie_word_embeddings", True),
     )
 
 
-def lfm2(config: Config) -> TargetSpec:
+def lfm2(config: ConfigReader) -> TargetSpec:
     """LFM2 dense: gated short convolutions between attention layers."""
-
-    types = config.get("layer_types") or [
-        "full_attention" if i in config["full_attn_idxs"] else "conv" for i in range(config["num_hidden_layers"])
-    ]
-    width = config.get("intermediate_size") or config["block_ff_dim"]
-    if config.get("block_auto_adjust_ff_dim", False):
-        width = int(2 * width / 3 * (config.get("block_ffn_dim_multiplier") or 1.0))
-        multiple = config.get("block_multiple_of", 256)
-        width = -(-width // multiple) * multiple
+    conv = ConvSpec(config.integer("conv_L_cache", 1, KERNEL, 3), config.flag("conv_bias"))
+    width = _lfm2_width(config)
     layers = [
-        LayerSpec(
-            ConvSpec(config.get("conv_L_cache", 3)) if kind == "conv" else attention(config, qk_norm="head"),
-            dense(config, width=width),
-        )
-        for kind in types
+        LayerSpec(conv if kind == "conv" else attention(config, qk_norm="head"), dense(config, width))
+        for kind in _lfm2_kinds(config)
     ]
     names = Names(
         before_mixer="operator_norm",
@@ -231,6 +220,23 @@ def lfm2(config: Config) -> TargetSpec:
         "lfm2",
         layers,
         names=names,
-        eps=config.get("norm_eps", 1e-5),
-        tied=bool(config.get("tie_word_embeddings", True)),
+        eps=eps(config, "norm_eps", 1e-5),
+        tied=config.flag("tie_word_embeddings", True),
     )
+
+
+def _lfm2_kinds(config: ConfigReader) -> list[str]:
+    if config.has("layer_types"):
+        return kinds(config, known=("conv", "full_attention"))
+    count = layer_count(config)
+    full = config.integers("full_attn_idxs", 0, count - 1)
+    return ["full_attention" if i in full else "conv" for i in range(count)]
+
+
+def _lfm2_width(config: ConfigReader) -> int:
+    width = config.integer(config.first("intermediate_size", "block_ff_dim"))
+    if config.flag("block_auto_adjust_ff_dim"):
+        width = int(2 * width / 3 * config.factor("block_ffn_dim_multiplier", 1.0))
+        multiple = config.integer("block_multiple_of", default=256)
+        width = -(-width // multiple) * multiple
+    return width

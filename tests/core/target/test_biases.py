@@ -1,0 +1,59 @@
+"""Biases and grouped norms against logits of transformers, which the files in `tests/data/biases` were made by."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import golden
+import pytest
+import torch
+from formula import made
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from outrider.core.target import ops
+from outrider.core.target.decoder import Decoder
+
+FILE = Path(__file__).resolve().parents[2] / "data" / "biases" / "biases.safetensors"
+with safe_open(FILE, framework="pt") as stored:
+    TOLD: dict[str, str] = stored.metadata()
+    LOGITS = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+IDS = torch.tensor(json.loads(TOLD["ids"]))
+NAMES = sorted(LOGITS)
+
+
+def write(name: str, folder: Path, **more: Any) -> Path:
+    """The checkpoint of one case, with other values in its config."""
+    told = json.loads(TOLD[name])
+    (folder / "config.json").write_text(json.dumps({**told["config"], **more}))
+    tensors = {key: made(key, tuple(shape)) for key, shape in told["shapes"].items()}
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def pieces(model: Decoder, rows: int) -> torch.Tensor:
+    """Logits of all tokens, so many at a time."""
+    cache, found = model.new_cache(32), []
+    for at in range(0, len(IDS), rows):
+        found.append(model.run(IDS[at : at + rows], cache).logits)
+        cache.commit(min(at + rows, len(IDS)))
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    model = golden.decoder(write(name, tmp_path), torch.float64, 32)
+    for rows in (len(IDS), 3, 1):
+        torch.testing.assert_close(pieces(model, rows), LOGITS[name], atol=5e-6, rtol=0)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_fused_steps_and_torchs_own_add_them(name: str, fused: bool, tmp_path: Path) -> None:
+    with contextlib.nullcontext() if fused else ops.only("cpu", None):
+        model = golden.decoder(write(name, tmp_path), torch.float32, 32)
+        for rows in (len(IDS), 1):
+            torch.testing.assert_close(pieces(model, rows).double(), LOGITS[name], atol=2e-3, rtol=0)
