@@ -17,15 +17,17 @@ from .errors import OutriderError, UsageError
 from .noise import Noise
 from .phases import Phases
 from .policy import LADDER, Outcome, Policy
-from .protocol import DrafterChoice, Kind, Progress, RejectedToken, Report, Step, Timing, Token
+from .protocol import DrafterChoice, Kind, Progress, RejectedToken, Report, Sampling, Step, Timing, Token
 from .registry import Rider
 from .rounds import Round, Rounds
 from .sample import Sampler, Settings
 from .target.model import TargetModel
 from .text.thinking import Splitter
+from .text.tokenizer import Tokenizer
 from .why import Telling
 
 TOLD = 0.25  # seconds between two tellings of what a plain pass takes
+_SHORTER = "Shorten it, start a new chat, or give a larger --context if the model allows."
 CHUNK = 512  # prompt tokens of one prefill pass; cancellation and progress happen between passes
 
 
@@ -383,6 +385,7 @@ class Answer:
             speedup=self.policy.plain.speedup(decode_s / walked) if drafted and count > 1 else None,
             thinking=emitter.thinking,
             reused=self._reused,
+            sampling=order.settings.sampling(Sampling()),
         )
 
 
@@ -398,12 +401,23 @@ def _tell_chances(done: Round, tokens: list[Token], rows: list[int]) -> None:
         token.p = p
 
 
+def check_size(text: str, tokenizer: Tokenizer, context: int) -> None:
+    """Raises UsageError for a text that is so long that it cannot fit, whatever its tokens are; nothing is encoded."""
+    least = tokenizer.least(text)
+    if least >= context:
+        raise UsageError(
+            f"The prompt has {len(text):,} characters, so at least {least:,} tokens; with room for an answer {context - 1} fit "
+            "into the context.",
+            _SHORTER,
+        )
+
+
 def check_room(ids: Sequence[int], context: int) -> None:
     """Raises UsageError for a prompt that leaves no room for an answer."""
     if len(ids) >= context:
         raise UsageError(
             f"The prompt has {len(ids)} tokens; with room for an answer {context - 1} fit into the context.",
-            "Shorten it, start a new chat, or give a larger --context if the model allows.",
+            _SHORTER,
         )
 
 
