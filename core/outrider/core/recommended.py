@@ -21,7 +21,13 @@ _SETTINGS = {
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
 }
-_GGUF = {"temp": "temperature", "penalty_repeat": "repetition_penalty", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+_GGUF = {
+    "temp": "temperature",
+    "penalty_repeat": "repetition_penalty",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+}
 _SHOWN = 40  # characters of a value
 
 

@@ -48,7 +48,9 @@ class Settings:
         shown = {}
         for name in Settings.__dataclass_fields__:
             value, penalty = getattr(self, name), name.endswith("penalty")
-            if name != "logit_bias" and not (penalty and value == getattr(neutral, name) and getattr(asked, name) is None):
+            if name != "logit_bias" and not (
+                penalty and value == getattr(neutral, name) and getattr(asked, name) is None
+            ):
                 shown[name] = value
         return Sampling(**shown, logit_bias=dict(self.logit_bias))
 

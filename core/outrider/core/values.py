@@ -16,6 +16,7 @@ Where = Literal["", "given", "checkpoint", "trained", "beside", "shipped", "libr
 Phase = Literal["prose", "code", "thinking", "json"]  # what kind of text an answer is in
 
 MOST_DRAFTED = 63  # tokens of a draft: a pass has 64 rows, and the first is the root's
+LEAST_CONTEXT = 16  # tokens
 MOST_TOKENS = (1 << 31) - 1  # of a context, an answer, or kept by top-k
 MOST_SEED = (1 << 63) - 1
 

@@ -17,6 +17,7 @@ import click
 from outrider.app import render
 from outrider.app.options import EngineOptions, engine_options, think_option
 from outrider.core import paths, protocol
+from outrider.core.bounded import TooLong, read_all
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session
@@ -116,7 +117,7 @@ def _read_prompt(words: tuple[str, ...], *, raw: bool, needed: bool) -> str:
         )
     parts = list(words)
     if sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty():
-        piped = sys.stdin.buffer.read().decode("utf-8-sig", "replace")
+        piped = _piped()
         parts.append(piped if raw else piped.rstrip("\r\n"))
     text = "\n\n".join(part for part in parts if part.strip())
     if not text and needed:
@@ -124,6 +125,21 @@ def _read_prompt(words: tuple[str, ...], *, raw: bool, needed: bool) -> str:
             "There is no prompt.", 'Give one, as in outrider run "Why is the sky blue?", or pipe text in.'
         )
     return text
+
+
+def _piped() -> str:
+    """All of stdin, as text. Raises WrongUsage for more than a model can be given, and for what is no text."""
+    from outrider.app.chat.input.attach import LIMIT, Refused, decoded
+
+    name = "What was piped in"
+    try:
+        return decoded(read_all(sys.stdin.buffer, LIMIT), name, "… | iconv -f LATIN1 -t UTF-8 | outrider run")
+    except TooLong:
+        raise render.WrongUsage(
+            f"{name} is longer than {render.size(LIMIT)}, and that is the most.", "Pipe the part in that matters."
+        ) from None
+    except Refused as error:
+        raise render.WrongUsage(error.message, error.hint) from error
 
 
 class _Display:

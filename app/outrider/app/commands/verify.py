@@ -54,7 +54,7 @@ def _names(_context: click.Context, _parameter: click.Parameter, values: tuple[s
 @click.option("--categories", metavar="A,B", help="Only prompts of these categories.  [default: all]")
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 1_000_000),
     metavar="N",
     help="At most N prompts of each category.  [default: 1 of the bundled ones, all of a file]",
 )

@@ -69,7 +69,6 @@ class Foreign:
         same = self._pattern.findall(text) == self._pattern.findall(apart)
         return Rendered(text if same else apart, foreign)
 
-
     def joined(self, opening: str, text: str) -> Rendered:
         """A text whose control tokens count in its `opening` alone."""
         found = [one for one in self._controls if one in text]

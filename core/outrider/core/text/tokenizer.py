@@ -164,7 +164,9 @@ class Tokenizer:
             self._plain[first] = _without_controls(self._inner, self._controls, first=first)
         made = self._plain[first].encode(text, add_special_tokens=False)
         for token, (start, end) in zip(made.ids, made.offsets, strict=True):
-            if token in self._controls and text[start:end] == self._controls[token]:  # it is a word of the vocabulary too
+            if (
+                token in self._controls and text[start:end] == self._controls[token]
+            ):  # it is a word of the vocabulary too
                 cut = start + 1 if end > start + 1 else start
                 return [*self._literal(text[:cut], first=first), *self._literal(text[start + 1 :], first=False)]
         return list(made.ids)
@@ -217,7 +219,7 @@ class Tokenizer:
 
 @contextmanager
 def _named(origin: str) -> Iterator[None]:
-    """The library panics on some files and texts, and its panics are no Exception: they become a ModelError that names the file."""
+    """A panic of the library, on some files and texts, is no Exception: it becomes a ModelError that names the file."""
     try:
         yield
     except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -229,9 +231,7 @@ def _named(origin: str) -> Iterator[None]:
         ) from error
 
 
-def _without_controls(
-    inner: tokenizers.Tokenizer, controls: Collection[int], *, first: bool
-) -> tokenizers.Tokenizer:
+def _without_controls(inner: tokenizers.Tokenizer, controls: Collection[int], *, first: bool) -> tokenizers.Tokenizer:
     """The same tokenizer for text in which no control token counts; unless `first`, for text in the middle of another."""
     layout = json.loads(inner.to_str())
     for token in layout["added_tokens"]:
