@@ -53,7 +53,7 @@ def recommended(generation: Mapping[str, Any]) -> tuple[Sampling, list[str]]:
     sampled = generation.get("do_sample")
     if sampled is False:
         made.temperature = 0.0
-    elif sampled not in (None, True):
+    elif sampled is not None and sampled is not True:
         refused.append(_refusal("do_sample", sampled, "do_sample is neither true nor false"))
     return made, refused
 

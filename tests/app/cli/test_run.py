@@ -98,7 +98,7 @@ def test_prompt_and_stdin(outrider, home, words, stdin, text):
 def test_stdin_that_is_no_text_is_refused(outrider, home, data, told):
     done = outrider("run", "Sum up:", stdin=data)
     assert (done.code, done.out) == (2, "") and told in done.err
-    assert home.requests("Generate") == []
+    assert not (home.path / "requests").exists()
 
 
 def test_raw_is_sent_as_it_is(outrider, home):
