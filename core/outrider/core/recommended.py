@@ -45,7 +45,9 @@ def recommended(generation: Mapping[str, Any]) -> tuple[Sampling, list[str]]:
         if value is None:
             continue
         number = _number(value, whole=name == "top_k")
-        problem = f"{key} is no number" if number is None else Sampling(**{name: number}).problem()
+        alone = Sampling()
+        setattr(alone, name, number)
+        problem = f"{key} is no number" if number is None else alone.problem()
         if problem is None:
             setattr(made, name, number)
         else:

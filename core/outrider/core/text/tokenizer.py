@@ -119,8 +119,8 @@ class Tokenizer:
         whole = _whole(text)
         with _named(self._files.origin):
             made = self._inner.encode(whole, add_special_tokens=False)
-            anew = isinstance(text, Rendered) and text.foreign
-            ids = self._around(whole, text.foreign, made) if anew else list(made.ids)
+            foreign = text.foreign if isinstance(text, Rendered) else {}
+            ids = self._around(whole, foreign, made) if foreign else list(made.ids)
         if bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
