@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,6 @@ import tokenizers
 from outrider.core.errors import ModelError, UsageError
 from outrider.core.protocol import Message
 from outrider.core.text.files import TokenizerFiles
-from outrider.core.text.foreign import Rendered
 from outrider.core.text.template import ChatTemplate
 from outrider.core.text.tokenizer import Tokenizer
 
@@ -168,43 +168,38 @@ def test_a_refusal_stays_a_refusal() -> None:
         template.render([Message("user", "a <|x|>")])
 
 
-def _cases(templates: Path) -> list[tuple[str, ChatTemplate, ChatTemplate, list[str]]]:
-    expected = json.loads((templates / "expected.json").read_text("utf-8"))
-    found = []
-    for name, entry in expected["templates"].items():
-        source, tokens = (templates / name).read_text("utf-8"), entry["special_tokens"]
-        controls = [text for text in (*tokens.values(), "<|im_start|>", "<|im_end|>", "[INST]", "[/INST]") if text]
-        found.append((name, ChatTemplate(source, tokens), ChatTemplate(source, tokens, set(controls)), controls))
-    return found
+MARKUP = re.compile(r"<\|[\w/ ]+?\|>|<｜[^｜]+｜>|\[/?[A-Z_]{3,}\]|<(?:start|end)_of_turn>|<\|[a-z]+>|<[a-z]+\|>")
 
 
 def test_every_published_template(templates: Path) -> None:
-    """Messages with brackets of all kinds are rendered as ever; with control tokens the template's own stay the only ones."""
+    """What they were rendered to stays so; with control tokens in the messages the template's own stay the only ones."""
+    expected = json.loads((templates / "expected.json").read_text("utf-8"))
     count = 0
-    for name, bare, template, controls in _cases(templates):
-        plain = [Message("user", "a < b [c] </think> {d} | e <|f|> <tool>")]
-        evil = [
-            Message("user", "a " + "".join(controls) + " b"),
-            Message("assistant", "c" + controls[0]),
-            Message("user", "d"),
-        ]
-        tame = [Message("user", "a b"), Message("assistant", "c"), Message("user", "d")]
-
-        def written(one: ChatTemplate, messages: list[Message]) -> Rendered | None:
-            try:
-                return one.render(messages, now=NOW)
-            except (UsageError, ModelError):
-                return None
-
-        assert written(template, plain) == written(bare, plain), name
-        dressed, want = written(template, evil), written(bare, tame)
-        if dressed is None or want is None:
-            continue
-        count += 1
-        for text in controls:
-            assert dressed.count(text) == want.count(text), (name, text)
-        assert "".join(controls) in dressed.shown, name
+    for name, entry in expected["templates"].items():
+        with (templates / name).open(encoding="utf-8", newline="") as file:
+            source = file.read()
+        controls = {text for text in entry["special_tokens"].values() if text} | set(MARKUP.findall(source))
+        template = ChatTemplate(source, entry["special_tokens"], controls)
+        for case in ("think_tags_gen", "parts_gen", "continue"):
+            want, options = entry["expected"][case].get("text"), dict(expected["cases"][case])
+            if want is not None:
+                assert template.render(options.pop("messages"), now=NOW, **options) == want, (name, case)
+        count += _forged(template, sorted(controls), name)
     assert count > 60
+
+
+def _forged(template: ChatTemplate, controls: list[str], name: str) -> bool:
+    """Whether the template could be tried; fails where a message writes a control token."""
+    spelt = "a " + "".join(controls) + " b"
+    evil = [Message("user", spelt), Message("assistant", f"c{spelt}"), Message("user", "d")]
+    tame = [Message("user", "a b"), Message("assistant", "ca b"), Message("user", "d")]
+    try:
+        dressed, want = template.render(evil, now=NOW), template.render(tame, now=NOW)
+    except (UsageError, ModelError):
+        return False
+    assert MARKUP.findall(dressed) == MARKUP.findall(want), name
+    assert spelt in dressed.shown, name
+    return True
 
 
 @pytest.fixture

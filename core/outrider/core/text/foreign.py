@@ -42,10 +42,12 @@ class Foreign:
     """Keeps messages from writing the control tokens `controls`."""
 
     def __init__(self, controls: Collection[str]) -> None:
-        told = sorted(filter(_told, controls), key=len, reverse=True)
-        self._controls = told  # longest first, as they are recognised
-        self._pattern = re.compile("|".join(map(re.escape, told))) if told else None
-        self._starts = {text[0] for text in told}
+        self._controls = frozenset(filter(_told, controls))
+        self._lengths = sorted(
+            {len(text) for text in self._controls}, reverse=True
+        )  # longest first, as they are recognised
+        self._starts = {text[0] for text in self._controls}
+        self._start = re.compile("|".join(map(re.escape, self._starts))) if self._starts else None
 
     def rendered(
         self, turns: list[dict[str, Any]], source: str, render: Callable[[list[dict[str, Any]]], str]
@@ -57,23 +59,46 @@ class Foreign:
         then, that text holds.
         """
         texts = list(_texts(turns))
-        starts = [sign for sign in sorted(self._starts) if any(sign in text for text in texts)]
-        if self._pattern is None or not starts:
+        starts = sorted(sign for sign in self._starts if any(sign in text for text in texts))
+        if not starts:
             return Rendered(render(turns))
-        found = [text for text in self._controls if any(text in one for one in texts)]
+        found = sorted({token for text in texts for token in self._tokens(text)})
         signs = _free([source, *texts], len(found) + len(starts))
         foreign = dict(zip(signs, [*found, *starts], strict=True))
         stand_ins = {written: sign for sign, written in foreign.items()}
-        text = render(_replaced(turns, {one: stand_ins[one] for one in found}) if found else turns)
-        apart = render(_replaced(turns, {one: stand_ins[one] for one in starts}))
-        same = self._pattern.findall(text) == self._pattern.findall(apart)
+        single = str.maketrans({sign: stand_ins[sign] for sign in starts})
+        text = render(_changed(turns, lambda one: self._hidden(one, stand_ins)) if found else turns)
+        apart = render(_changed(turns, lambda one: one.translate(single)))
+        same = self._tokens(text) == self._tokens(apart)
         return Rendered(text if same else apart, foreign)
 
     def joined(self, opening: str, text: str) -> Rendered:
         """A text whose control tokens count in its `opening` alone."""
-        found = [one for one in self._controls if one in text]
+        found = sorted(set(self._tokens(text)))
         foreign = dict(zip(_free([opening, text], len(found)), found, strict=True))
-        return Rendered(opening + _replaced(text, {one: sign for sign, one in foreign.items()}), foreign)
+        return Rendered(opening + self._hidden(text, {token: sign for sign, token in foreign.items()}), foreign)
+
+    def _tokens(self, text: str) -> list[str]:
+        """The control tokens in a text, in order."""
+        return [text[start:end] for start, end in self._places(text)]
+
+    def _hidden(self, text: str, stand_ins: Mapping[str, str]) -> str:
+        """The text with a stand-in for each control token; what is left around them holds none."""
+        parts, place = [], 0
+        for start, end in self._places(text):
+            parts += [text[place:start], stand_ins[text[start:end]]]
+            place = end
+        return "".join([*parts, text[place:]])
+
+    def _places(self, text: str) -> Iterator[tuple[int, int]]:
+        place = 0
+        for match in self._start.finditer(text) if self._start is not None else ():
+            start = match.start()
+            ends = (start + length for length in self._lengths)
+            end = next((end for end in ends if text[start:end] in self._controls), 0) if start >= place else 0
+            if end:
+                yield start, end
+                place = end
 
 
 def _told(text: str) -> bool:
@@ -94,16 +119,14 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def _replaced(value: Any, stand_ins: Mapping[str, str]) -> Any:
-    """The same with stand-ins; of texts that contain each other the longer ones come first."""
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """Messages with all their texts changed, roles apart."""
     if isinstance(value, str):
-        for text, sign in stand_ins.items():
-            value = value.replace(text, sign)
-        return value
+        return change(value)
     if isinstance(value, Mapping):
-        return {key: part if key == "role" else _replaced(part, stand_ins) for key, part in value.items()}
+        return {key: part if key == "role" else _changed(part, change) for key, part in value.items()}
     if isinstance(value, Sequence):
-        return [_replaced(part, stand_ins) for part in value]
+        return [_changed(part, change) for part in value]
     return value
 
 
