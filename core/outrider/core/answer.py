@@ -401,13 +401,13 @@ def _tell_chances(done: Round, tokens: list[Token], rows: list[int]) -> None:
         token.p = p
 
 
-def check_size(text: str, tokenizer: Tokenizer, context: int) -> None:
-    """Raises UsageError for a text that is so long that it cannot fit, whatever its tokens are; nothing is encoded."""
-    least = tokenizer.least(text)
+def check_size(texts: Sequence[str], tokenizer: Tokenizer, context: int) -> None:
+    """Raises UsageError for texts that are so long that they cannot fit, whatever their tokens are; nothing is encoded."""
+    least = sum(map(tokenizer.least, texts))
     if least >= context:
         raise UsageError(
-            f"The prompt has {len(text):,} characters, so at least {least:,} tokens; with room for an answer {context - 1} fit "
-            "into the context.",
+            f"The prompt has {sum(map(len, texts)):,} characters, so at least {least:,} tokens; with room for an answer "
+            f"{context - 1} fit into the context.",
             _SHORTER,
         )
 

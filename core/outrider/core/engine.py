@@ -179,6 +179,8 @@ class Engine:
             raise UsageError(
                 f"{request.model.model} has no chat template.", "Use `outrider run --raw`, or a chat model."
             )
+        written = [message.content.strip() for message in request.messages]  # a template may trim them
+        check_size([*written, request.messages[-1].thinking], model.tokenizer, model.talk.target.context)
         return template.render(_asked(request), **_switches(template, request))
 
     def _begun(self, model: Model, request: Generate) -> Begun:
@@ -194,7 +196,7 @@ class Engine:
     def prompt_ids(self, model: Model, request: Generate, prompt: str | None = None) -> list[int]:
         """Token ids of a request; `prompt`: its text, if it is known already. Raises UsageError."""
         text = self.prompt(model, request) if prompt is None else prompt
-        check_size(text, model.tokenizer, model.talk.target.context)
+        check_size([text], model.tokenizer, model.talk.target.context)
         encode = model.tokenizer.encode_chat if request.prompt is None else model.tokenizer.encode_raw
         ids = encode(text) if text else []
         if not ids or (request.messages and not any(m.content.strip() for m in request.messages if m.role == "user")):

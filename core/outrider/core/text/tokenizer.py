@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import tokenizers
@@ -23,6 +25,7 @@ from outrider.core.text.vocabulary import NAMES, Vocabulary, cut
 if TYPE_CHECKING:
     from outrider.core.weights.checkpoint import Checkpoint
 
+_MARKER = re.compile(r"<[|｜][^<>]+[|｜]>")
 # Control tokens that end an answer, whatever the config says.
 _STOPS = set(
     [
@@ -76,8 +79,8 @@ class Tokenizer:
         self.bos_id = self.token_id(self.bos_token) if self.bos_token else None
         self.eos_ids: frozenset[int] = _eos_ids(files, self)
         """Ids that end an answer."""
-        ends = {*self.eos_ids, self.bos_id} & set(added)  # some files do not mark these as control tokens
-        self._controls: dict[int, str] = {i: added[i].content for i in {*self.special, *ends} if i is not None}
+        texts = {i: token.content for i, token in added.items()}
+        self._controls = {i: text for i, text in texts.items() if i in self.special or self._structural(i, text)}
         self._plain: dict[bool, tokenizers.Tokenizer] = {}
 
     @classmethod
@@ -110,6 +113,12 @@ class Tokenizer:
         """The chat template, None if there is none. Raises ModelError if it cannot be compiled."""
         source = _template_source(self._files)
         return ChatTemplate(source, self.tokens, set(self._controls.values())) if source else None
+
+    def _structural(self, token: int, text: str) -> bool:
+        """Whether an added token that is not marked as a control token is one all the same: it begins or ends texts, or the chat
+        template sets turns apart by it, as DeepSeek's does by <｜User｜>."""
+        written = _MARKER.fullmatch(text) is not None and text in (_template_source(self._files) or "")
+        return token in self.eos_ids or token == self.bos_id or written
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
         """Ids of `text`; with `bos` the bos token comes first, unless the text brings it itself.
@@ -163,13 +172,15 @@ class Tokenizer:
         if first not in self._plain:
             self._plain[first] = _without_controls(self._inner, self._controls, first=first)
         made = self._plain[first].encode(text, add_special_tokens=False)
-        for token, (start, end) in zip(made.ids, made.offsets, strict=True):
-            if (
-                token in self._controls and text[start:end] == self._controls[token]
-            ):  # it is a word of the vocabulary too
-                cut = start + 1 if end > start + 1 else start
-                return [*self._literal(text[:cut], first=first), *self._literal(text[start + 1 :], first=False)]
-        return list(made.ids)
+        spelt = zip(made.ids, made.offsets, strict=True)
+        if all(text[start:end] != self._controls.get(token) for token, (start, end) in spelt):
+            return list(made.ids)
+        # Some models have control tokens among their words: a piece that ends inside of one cannot become it.
+        held = [control for control in self._controls.values() if control in text]
+        cuts = sorted({at.start() + 1 for control in held for at in re.finditer(f"(?={re.escape(control)})", text)})
+        pieces = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
+        ids = [token for piece in pieces for token in self._plain[first].encode(piece, add_special_tokens=False).ids]
+        return [token for token in ids if self._controls.get(token) not in held]
 
     def encode_raw(self, text: str) -> list[int]:
         """Ids of a text that no template has dressed, with the bos token where the model was trained so."""
