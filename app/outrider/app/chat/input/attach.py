@@ -57,7 +57,7 @@ def decoded(data: bytes, name: str, convert: str = "") -> str:
         if data.startswith(mark):
             return _decode(data, encoding, name)
     if b"\0" in data:
-        raise Refused(f"{name} is not text.", "Only text can go to the model.")
+        raise Refused(f"{name} is not {'text' if convert else 'a text file'}.", "Only text can be attached.")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
