@@ -109,9 +109,20 @@ def test_a_prompt_that_cannot_fit_is_not_encoded(engine: Engine, monkeypatch: py
     monkeypatch.setattr(model.tokenizer, "encode", never)
     context = model.talk.target.context
     long = "a" * (context * model.tokenizer.longest + 1)
-    for request in (asked(engine, prompt=long), asked(engine, messages=[Message("user", long)])):
+    chat = asked(engine, messages=[Message("user", long)])
+    many = asked(engine, messages=[Message("user", long[: len(long) // 2])] * 3)
+    for request in (asked(engine, prompt=long), chat, many):
         with pytest.raises(UsageError, match=f"so at least .* tokens; with room for an answer {context - 1} fit"):
             engine.generate(request, lambda event: None, toys.Still())
+
+
+@pytest.mark.parametrize("engine", ["rows"], indirect=True)
+def test_a_template_that_writes_too_much(engine: Engine) -> None:
+    model = engine.model
+    assert model is not None
+    model.tokenizer = of_gguf("{{ 'a' * 10000000 }}")
+    with pytest.raises(UsageError, match="The prompt has 10,000,000 characters"):
+        engine.generate(asked(engine, messages=[Message("user", "hi")]), lambda event: None, toys.Still())
 
 
 @pytest.mark.parametrize("engine", ["rows"], indirect=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import crowd
 import pytest
 import torch
@@ -9,6 +11,8 @@ import toys
 from replay import Replay
 
 from outrider.core.answer import Conversation
+from outrider.core.conformance_law import few
+from outrider.core.conformance_rig import Rig
 from outrider.core.sample import Settings
 from outrider.core.target.model import TargetModel
 from outrider.drafters.draft_model import Rider
@@ -90,3 +94,15 @@ def test_nothing_is_hidden_where_every_row_has_a_token() -> None:
     decoder = toys.decoder()
     decoder.hide([])
     assert decoder.unnamed is None
+
+
+def test_checks_of_the_contract_look_at_tokens_alone() -> None:
+    """A row's hidden numbers are infinite: they widen no bound of rounding, and are no words of a law."""
+    target = padded()
+    row = target.forward(PROMPT, last=True).logits[0]
+    best, worst = int(row.argmax()), int(row.masked_fill(row.isinf(), torch.inf).argmin())
+    rig = SimpleNamespace(target=target)
+    ask = SimpleNamespace(ids=PROMPT, settings=toys.GREEDY, seed=1)
+    assert not Rig._tied(rig, ask, [], best, worst)  # type: ignore[arg-type]
+    settings = few(row, UNNAMED)
+    assert settings.temperature < 100 and not {token for token, _ in settings.logit_bias} & set(UNNAMED)
