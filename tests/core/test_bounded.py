@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import toys
 
+from outrider.app.chat.compare import race
 from outrider.app.commands import _prompts
 from outrider.app.render import WrongUsage
 from outrider.core.bounded import TooLong, read_all, read_path
-from outrider.core.errors import ModelError, UsageError
+from outrider.core.errors import BrokenFileError, ModelError, UsageError
+from outrider.core.text.files import TokenizerFiles
+from outrider.core.text.tokenizer import Tokenizer
 from outrider.core.train import answers
 from outrider.core.weights.checkpoint import describe
 from outrider.drafters.suffix import corpus
@@ -41,7 +44,7 @@ def test_texts_and_prompts_without_end(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(_prompts, "_LONGEST", 1 << 20)
     with pytest.raises(UsageError, match="more than 1 MB"):
         answers.read_texts(ENDLESS)
-    with pytest.raises(ModelError, match="more than the 1 MB of a corpus"):
+    with pytest.raises(ModelError, match="a corpus may have 1 MB"):
         corpus.read_corpus(ENDLESS, describe(toys.checkpoint(tmp_path / "tiny")))
     with pytest.raises(WrongUsage, match=r"is longer than 1.0 MB"):
         _prompts.read(str(ENDLESS))
@@ -51,3 +54,20 @@ def test_texts_are_read_as_before(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffeins\r\nzwei\rdrei".encode())
     assert answers.read_texts(path) == ["eins\nzwei\ndrei"]
+
+
+def test_json_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    """Each reader says in its own words that it is no JSON of the kind."""
+    deep = b'{"zz":' + b"[" * 200_000
+    path = tmp_path / "deep.jsonl"
+    path.write_bytes(deep)
+    with pytest.raises(WrongUsage, match=r"Line 1 of .* is no prompt"):
+        _prompts.read(str(path))
+    with pytest.raises(UsageError, match=r"Line 1 of .* is no JSON object with a text"):
+        answers.read_texts(path)
+    with pytest.raises(ValueError, match="race"):
+        race.decoded(deep)
+    for files in ({"tekken": deep}, {"tokenizer": deep}, {"vocab": deep, "merges": b"a b"}):
+        settings = {"tokenizer_class": "GPT2Tokenizer"}
+        with pytest.raises(BrokenFileError, match="cannot be read"):
+            Tokenizer(TokenizerFiles("x", settings=settings, **files))

@@ -56,7 +56,7 @@ def read(path: str | None = None) -> list[BenchPrompt]:
 def _prompt(line: bytes, number: int, name: str) -> BenchPrompt:
     try:
         told = msgspec.json.decode(line, type=_Line)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         hint = f"A line looks like this: {EXAMPLE}"
         if number == 1 and line.lstrip().startswith(b"["):
             hint = f"It looks like one JSON array; take one object a line instead: {EXAMPLE}"

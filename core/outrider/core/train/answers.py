@@ -208,7 +208,7 @@ def _lines(path: Path, whole: str) -> list[str]:
             continue
         try:
             texts.append(msgspec.json.decode(line, type=_Line).text)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise UsageError(
                 f"Line {number} of {path} is no JSON object with a text: {error}", 'Give lines like {"text": "..."}.'
             ) from error

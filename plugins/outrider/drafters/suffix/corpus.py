@@ -78,7 +78,7 @@ def read_corpus(path: Path, model: ModelInfo) -> Corpus:
     try:
         text = read_path(path, BIGGEST).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except TooLong:
-        raise ModelError(f"{path} has more than the {BIGGEST >> 20} MB of a corpus.", "Give a part of it.") from None
+        raise ModelError(f"{path} is too long: a corpus may have {BIGGEST >> 20} MB.", "Give a part of it.") from None
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}.", hint) from error
     except UnicodeDecodeError as error:
