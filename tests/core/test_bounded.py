@@ -67,7 +67,11 @@ def test_json_that_is_nested_too_deeply(tmp_path: Path) -> None:
         answers.read_texts(path)
     with pytest.raises(ValueError, match="race"):
         race.decoded(deep)
-    for files in ({"tekken": deep}, {"tokenizer": deep}, {"vocab": deep, "merges": b"a b"}):
-        settings = {"tokenizer_class": "GPT2Tokenizer"}
+    settings = {"tokenizer_class": "GPT2Tokenizer"}
+    for files in (
+        TokenizerFiles("x", tekken=deep),
+        TokenizerFiles("x", tokenizer=deep),
+        TokenizerFiles("x", vocab=deep, merges=b"a b", settings=settings),
+    ):
         with pytest.raises(BrokenFileError, match="cannot be read"):
-            Tokenizer(TokenizerFiles("x", settings=settings, **files))
+            Tokenizer(files)

@@ -132,10 +132,8 @@ def test_an_answer_and_its_report(tmp_path: Path, monkeypatch, generation: str, 
     said: list[object] = []
     choice = ModelChoice(model=str(folder), dtype="fp32", device="cpu", threads=1)
     engine = Engine()
-    for _ in range(2):
-        report = engine.generate(
-            Generate(1, choice, prompt="ab", sampling=Sampling(max_tokens=2)), said.append, toys.Still()
-        )
+    request = Generate(1, choice, prompt="ab", sampling=Sampling(max_tokens=2))
+    _, report = (engine.generate(request, said.append, toys.Still()) for _ in range(2))
     assert len([one for one in said if isinstance(one, Notice) and "recommends" in one.text]) == notices
     assert report.sampling is not None and report.sampling.temperature == wanted.temperature
     assert report.sampling.repeat_penalty == wanted.repeat_penalty
