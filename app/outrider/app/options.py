@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -15,7 +16,15 @@ from outrider.app.config import FIELDS, Asked, Settings
 from outrider.app.config.read import read
 from outrider.app.names import complete_drafter, complete_model
 from outrider.app.render import WrongUsage, say
-from outrider.core.protocol import DrafterChoice, ModelChoice, Sampling
+from outrider.core.protocol import (
+    LEAST_CONTEXT,
+    MOST_DRAFTED,
+    MOST_TOKENS,
+    DrafterChoice,
+    ModelChoice,
+    Sampling,
+    most_threads,
+)
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _SAMPLING = tuple(Sampling.__struct_fields__)
@@ -42,6 +51,17 @@ class EngineOptions:
         """Whether the environment, or a persona that was typed, sets what an option of this name says."""
         kind = self.settings.sources[_PATHS[name]].kind if name in _PATHS else ""
         return kind == "environment" or (kind == "persona" and self.asked.persona is not None)
+
+
+class Number(click.FloatRange):
+    """A number in a range; `nan`, which is in none, is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As of any range."""
+        made = super().convert(value, param, ctx)
+        if math.isnan(made):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return made
 
 
 def _name(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -96,9 +116,6 @@ def _settings(_context: click.Context, _parameter: click.Parameter, values: tupl
     return found
 
 
-_POSITIVE = click.IntRange(min=1)
-
-
 def _complete_persona(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     return [name for name in read().personas if name.startswith(incomplete)]
 
@@ -145,7 +162,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "drafter_option": drafter_option,
     "draft_tokens": click.option(
         "--draft-tokens",
-        type=click.IntRange(1, 1024),
+        type=click.IntRange(1, MOST_DRAFTED),
         metavar="K",
         help=_told("drafting.draft_tokens"),
     ),
@@ -162,8 +179,12 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "quantize": click.option(
         "--quantize", type=click.Choice(FIELDS["engine.quantize"].choices), help=_told("engine.quantize")
     ),
-    "context": click.option("--context", type=_POSITIVE, metavar="N", help=_told("engine.context")),
-    "threads": click.option("--threads", type=_POSITIVE, metavar="N", help=_told("engine.threads")),
+    "context": click.option(
+        "--context", type=click.IntRange(LEAST_CONTEXT, MOST_TOKENS), metavar="N", help=_told("engine.context")
+    ),
+    "threads": click.option(
+        "--threads", type=click.IntRange(1, most_threads()), metavar="N", help=_told("engine.threads")
+    ),
     "rule": click.option("--rule", type=click.Choice(FIELDS["drafting.rule"].choices), help=_told("drafting.rule")),
     "exact": click.option("--exact/--no-exact", default=None, help=_told("drafting.exact")),
     "repeat_penalty": _sampling("repeat_penalty", float, "X"),

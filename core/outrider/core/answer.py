@@ -18,15 +18,17 @@ from .loops import loops
 from .noise import Noise
 from .phases import Phases
 from .policy import LADDER, Outcome, Policy
-from .protocol import DrafterChoice, Kind, Progress, RejectedToken, Report, Step, Timing, Token
+from .protocol import DrafterChoice, Kind, Progress, RejectedToken, Report, Sampling, Step, Timing, Token
 from .registry import Rider
 from .rounds import Round, Rounds
 from .sample import Sampler, Settings
 from .target.model import TargetModel
 from .text.thinking import Splitter
+from .text.tokenizer import Tokenizer
 from .why import Telling
 
 TOLD = 0.25  # seconds between two tellings of what a plain pass takes
+_SHORTER = "Shorten it, start a new chat, or give a larger --context if the model allows."
 CHUNK = 512  # prompt tokens of one prefill pass; cancellation and progress happen between passes
 
 
@@ -390,6 +392,7 @@ class Answer:
             reused=self._reused,
             limit=emitter.limit,
             loops=self._loops(),
+            sampling=order.settings.sampling(Sampling()),
         )
 
     def _loops(self) -> bool:
@@ -408,12 +411,23 @@ def _tell_chances(done: Round, tokens: list[Token], rows: list[int]) -> None:
         token.p = p
 
 
+def check_size(texts: Sequence[str], tokenizer: Tokenizer, context: int) -> None:
+    """Raises UsageError for texts that are so long that they cannot fit, whatever their tokens are; nothing is encoded."""
+    least = sum(map(tokenizer.least, texts))
+    if least >= context:
+        raise UsageError(
+            f"The prompt has {sum(map(len, texts)):,} characters, so at least {least:,} tokens; with room for an answer "
+            f"{context - 1} fit into the context.",
+            _SHORTER,
+        )
+
+
 def check_room(ids: Sequence[int], context: int) -> None:
     """Raises UsageError for a prompt that leaves no room for an answer."""
     if len(ids) >= context:
         raise UsageError(
             f"The prompt has {len(ids)} tokens; with room for an answer {context - 1} fit into the context.",
-            "Shorten it, start a new chat, or give a larger --context if the model allows.",
+            _SHORTER,
         )
 
 

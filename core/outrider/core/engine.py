@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from . import finding, registry
-from .answer import Answer, Control, Order
+from .answer import Answer, Control, Order, check_size
 from .batch import Batch
 from .composite import Composite
 from .errors import DownloadError, DrafterError, ModelError, UsageError
@@ -20,11 +20,11 @@ from .noise import fresh_seed
 from .protocol import DrafterChoice, Event, Generate, Message, ModelChoice, Notice, Progress, Report, Step
 from .resuming import Begun, Resuming
 from .sample import fill
-from .target.model import SLACK
 from .text import thinking
 from .text.detokenise import Detokeniser
 from .text.template import ChatTemplate
 from .text.thinking import Splitter
+from .values import MOST_DRAFTED, most_threads
 from .weights.library import resolve
 
 Say = Callable[[Step | Progress | Notice], None]
@@ -38,12 +38,14 @@ class Engine:
     def __init__(self) -> None:
         self.model: Model | None = None
         self._told: ModelChoice | None = None  # whose template was said to have no switch for thinking
+        self._folding: ModelChoice | None = None  # whose template was asked whether it has a system role
 
     def load(self, choice: ModelChoice, number: int, say: Say, cancelled: Callable[[], bool]) -> Model:
         """The model of `choice`, loaded if it is not yet. Raises ModelError, DownloadError, UsageError, Cancelled."""
         if self.model is not None and self.model.choice == choice:
             return self.model
         _check_tokens(choice.exact)
+        _check_threads(choice.threads)
         began = time.perf_counter()
 
         def tell(phase: str, done: float, total: float, unit: str = "", note: str = "") -> None:
@@ -56,6 +58,8 @@ class Engine:
         if choice.threads:  # for loading; how many are best without that is measured then
             torch.set_num_threads(choice.threads)
         self.model = open_model(choice, path, tell, cancelled)
+        for text in self.model.remarks:
+            say(Notice(text, number))
         self.model.loaded.load_s = time.perf_counter() - began
         return self.model
 
@@ -81,6 +85,7 @@ class Engine:
         model = self.load(request.model, request.id, say, control.cancelled)
         order = self.order(model, request, began, fresh=fresh)
         self._tell_deaf(model, request, say)
+        self._tell_folded(model, request, say)
         report = Answer(order, model.talk, model.policy, self.chooser(model, request, say, control), say).run(control)
         self._tell_slow(model, request, say)
         model.history.keep(model.policy)
@@ -174,6 +179,8 @@ class Engine:
             raise UsageError(
                 f"{request.model.model} has no chat template.", "Use `outrider run --raw`, or a chat model."
             )
+        written = [message.content.strip() for message in request.messages]  # a template may trim them
+        check_size([*written, request.messages[-1].thinking], model.tokenizer, model.talk.target.context)
         return template.render(_asked(request), **_switches(template, request))
 
     def _begun(self, model: Model, request: Generate) -> Begun:
@@ -189,7 +196,8 @@ class Engine:
     def prompt_ids(self, model: Model, request: Generate, prompt: str | None = None) -> list[int]:
         """Token ids of a request; `prompt`: its text, if it is known already. Raises UsageError."""
         text = self.prompt(model, request) if prompt is None else prompt
-        encode = model.tokenizer.encode if request.prompt is None else model.tokenizer.encode_raw
+        check_size([text], model.tokenizer, model.talk.target.context)
+        encode = model.tokenizer.encode_chat if request.prompt is None else model.tokenizer.encode_raw
         ids = encode(text) if text else []
         if not ids or (request.messages and not any(m.content.strip() for m in request.messages if m.role == "user")):
             raise UsageError("The prompt is empty.", "Give some text: outrider run 'Why is the sky blue?'")
@@ -206,7 +214,7 @@ class Engine:
         if template is None or not request.messages:
             return len(ids) - 1
         options = _switches(template, request)
-        bare = model.tokenizer.encode(template.render(_asked(request), add_generation_prompt=False, **options))
+        bare = model.tokenizer.encode_chat(template.render(_asked(request), add_generation_prompt=False, **options))
         shared = 0
         while shared < min(len(bare), len(ids) - 1) and bare[shared] == ids[shared]:
             shared += 1
@@ -228,6 +236,16 @@ class Engine:
         if asked == other:
             self._told = request.model
             say(Notice(f"The chat template of {request.model.model} has no switch for thinking.", request.id, "info"))
+
+    def _tell_folded(self, model: Model, request: Generate, say: Say) -> None:
+        """Say once for each model that its template has no place for a system text."""
+        messages, template = _asked(request), model.tokenizer.template
+        if template is None or self._folding == request.model or not messages or messages[0].role != "system":
+            return
+        self._folding = request.model
+        if template.folds(messages):
+            text = f"The chat template of {request.model.model} knows no system text: it is put in front of the first question."
+            say(Notice(text, request.id, "info"))
 
     def _tell_slow(self, model: Model, request: Generate, say: Say) -> None:
         """Say once for each model that its passes could not be captured."""
@@ -343,5 +361,13 @@ def _check(request: Generate) -> None:
 
 
 def _check_tokens(tokens: int | None) -> None:
-    if tokens is not None and not 1 <= tokens < SLACK:
-        raise UsageError(f"--draft-tokens must be from 1 to {SLACK - 1}, not {tokens}.", "8 is a good start.")
+    if tokens is not None and not 1 <= tokens <= MOST_DRAFTED:
+        raise UsageError(f"--draft-tokens must be from 1 to {MOST_DRAFTED}, not {tokens}.", "8 is a good start.")
+
+
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and not 1 <= threads <= most_threads():
+        raise UsageError(
+            f"--threads must be from 1 to {most_threads()} on this machine, not {threads}.",
+            "Leave it out: the fastest number is measured.",
+        )

@@ -11,6 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from .values import LEAST_CONTEXT as LEAST_CONTEXT
+from .values import MOST_DRAFTED as MOST_DRAFTED
+from .values import MOST_TOKENS as MOST_TOKENS
 from .values import BenchPrompt as BenchPrompt
 from .values import DrafterChoice as DrafterChoice
 from .values import DrafterRow as DrafterRow
@@ -36,6 +39,7 @@ from .values import Token as Token
 from .values import TrainOrder as TrainOrder
 from .values import TrainPrompt as TrainPrompt
 from .values import Where as Where
+from .values import most_threads as most_threads
 from .wire import ProtocolError as ProtocolError  # the whole language of the pipes is found here
 from .wire import Unpacker as Unpacker
 from .wire import pack as pack

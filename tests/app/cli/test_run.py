@@ -14,7 +14,7 @@ from outrider.core import protocol
 KEYS = [
     *("model", "drafter", "rule", "seed", "text", "token_ids", "prompt_tokens", "finish", "passes", "proposed"),
     *("accepted", "kinds", "timing", "tokens_per_second", "drafters", "speedup", "thinking", "reused"),
-    *("limit", "loops"),
+    *("limit", "loops", "sampling"),
 ]
 
 
@@ -75,7 +75,8 @@ def test_without_options_the_engine_chooses(outrider, home):
         ([], "from the pipe\n", "from the pipe"),
         (["Hello"], "  \n", "Hello"),
         ([], "\ufeffBOM\r\n", "BOM"),
-        ([], b"\xff\xfe", "\ufffd\ufffd"),
+        ([], "née".encode("utf-16"), "née"),
+        (["Sum up:"], "née\n".encode("utf-32"), "Sum up:\n\nnée"),
         (["--", "--debug"], "", "--debug"),
         (["a\udcffb"], "", "a\ufffdb"),
     ],
@@ -84,6 +85,21 @@ def test_prompt_and_stdin(outrider, home, words, stdin, text):
     assert outrider("run", *words, stdin=stdin).code == 0
     (request,) = home.requests("Generate")
     assert request["messages"] == [{"role": "user", "content": text}]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"caf\xe9", "is not UTF-8 text (byte 3)"),
+        (bytes(range(256)) * 8, "is not text"),
+        (b"\xff\xfe\x00\xd8", "is not the utf-16 text that it says it is"),
+        (b"x" * 4_000_001, "is longer than 4.0 MB"),
+    ],
+)
+def test_stdin_that_is_no_text_is_refused(outrider, home, data, told):
+    done = outrider("run", "Sum up:", stdin=data)
+    assert (done.code, done.out) == (2, "") and told in done.err
+    assert not (home.path / "requests").exists()
 
 
 def test_raw_is_sent_as_it_is(outrider, home):
@@ -116,9 +132,16 @@ def test_raw_is_sent_as_it_is(outrider, home):
         (["--logit-bias", "5", "x"], "--logit-bias"),
         (["--logit-bias", "5=nan", "x"], "--logit-bias"),
         (["--logit-bias", "-5=1", "x"], "--logit-bias"),
+        (["--repeat-penalty", "1e-45", "x"], "--repeat-penalty must be from 0.01 to 100"),
+        (["--seed", "1" + "0" * 23, "x"], "from 0 to 9223372036854775807, not 100000000000000000000000"),
+        (["--top-k", str(1 << 31), "x"], "--top-k must be from 0 to 2147483647"),
+        (["--max-tokens", "1" + "0" * 40, "x"], "--max-tokens must be from 1 to 2147483647"),
         (["--draft-tokens", "0", "x"], "--draft-tokens"),
+        (["--draft-tokens", "64", "x"], "1<=x<=63"),
         (["--context", "0", "x"], "--context"),
+        (["--context", "1" + "0" * 40, "x"], "16<=x<=2147483647"),
         (["--threads", "0", "x"], "--threads"),
+        (["--threads", "99999", "x"], f"1<=x<={protocol.most_threads()}"),
         (["--device", "tpu", "x"], "--device"),
         (["--dtype", "int3", "x"], "--dtype"),
         (["--rule", "luck", "x"], "--rule"),

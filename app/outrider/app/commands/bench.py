@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _TOKENS = 128
 _QUICK_TOKENS = 48
+_MOST = 1024  # answers at once
 _EPILOG = f"""\b
 Examples:
   outrider bench --quick                          one prompt of each category, a minute or two
@@ -37,8 +38,8 @@ def _counts(_context: click.Context, _parameter: click.Parameter, values: tuple[
         counts = [int(word) for word in _measured.words(*values)]
     except ValueError:
         counts = [0]
-    if any(count < 1 for count in counts):
-        raise render.WrongUsage(f"--batch must be numbers from 1, such as 1,4,16, not {','.join(values)!r}.")
+    if any(not 1 <= count <= _MOST for count in counts):
+        raise render.WrongUsage(f"--batch must be numbers from 1 to {_MOST}, such as 1,4,16, not {','.join(values)!r}.")
     return counts
 
 
@@ -76,7 +77,7 @@ class _Files:
 @_measured.drafters_option
 @click.option("--prompts", metavar="FILE", help="Own prompts, one JSON object a line.  [default: the bundled ones]")
 @_measured.categories_option
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N prompts of each category.")
+@click.option("--limit", type=click.IntRange(1, 1_000_000), metavar="N", help="At most N prompts of each category.")
 @click.option(
     "--repeats", type=click.IntRange(1, 100), default=1, show_default=True, metavar="N", help="Measure N times."
 )

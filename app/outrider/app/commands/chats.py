@@ -17,6 +17,7 @@ from outrider.app.store.chats import Store
 from outrider.app.store.problems import StoreError
 from outrider.app.store.records import Hit, Row, Whole, short
 from outrider.app.store.writing import FORMATS, kind_of, write_file, written
+from outrider.core.bounded import TooLong, read_all, read_path
 
 _EPILOG = """\b
 Examples:
@@ -31,7 +32,8 @@ Examples:
 ID is the end of a name from `chats list`, as much of it as tells it from the others, or `last`.
 `outrider --resume ID` goes on with a chat."""
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
-_LIMIT = click.IntRange(min=1)
+_LIMIT = click.IntRange(1, 1_000_000)
+_LONGEST = 256_000_000  # bytes of an import
 _FOUND = "1"  # SGR code of words that were searched for
 
 
@@ -253,4 +255,10 @@ def _spoken(whole: Whole, marks: bool) -> str:
 
 
 def _read(path: Path) -> bytes:
-    return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    """A file to import, or stdin. Raises StoreError for one that is too long."""
+    try:
+        return read_all(sys.stdin.buffer, _LONGEST) if str(path) == "-" else read_path(path, _LONGEST)
+    except TooLong:
+        raise StoreError(
+            f"It is longer than {render.size(_LONGEST)}.", "Is it the right file? Else split it."
+        ) from None

@@ -98,7 +98,12 @@ def show(name: str, model: str, drafter_weights: str | None, as_json: bool) -> N
 )
 @click.option("--max-tokens", type=click.IntRange(4, 4096), default=_TOKENS, show_default=True, metavar="N",
               help="Tokens of each answer.")  # fmt: skip
-@click.option("--draft-tokens", type=click.IntRange(1, 63), metavar="K", help="Length of a draft.  [default: usual]")
+@click.option(
+    "--draft-tokens",
+    type=click.IntRange(1, protocol.MOST_DRAFTED),
+    metavar="K",
+    help="Length of a draft.  [default: usual]",
+)
 @click.option("--device", default="auto", show_default=True, metavar="D", help="auto, cpu, cuda or cuda:N.")
 @click.option("--dtype", default="auto", show_default=True, metavar="T", help="auto, fp32, bf16 or fp16.")
 @click.option("--conformance", is_flag=True, help="Check that it keeps the drafting contract instead.")

@@ -20,6 +20,7 @@ from outrider.app import render
 from outrider.app.command import Command
 from outrider.app.options import EngineOptions, engine_options, think_option
 from outrider.core import paths, protocol
+from outrider.core.bounded import TooLong, read_all
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session
@@ -121,7 +122,7 @@ def _read_prompt(words: tuple[str, ...], *, raw: bool, needed: bool) -> str:
     parts = list(words)
     if sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty():
         _say_if_silent(prompt=bool(words))
-        piped = sys.stdin.buffer.read().decode("utf-8-sig", "replace")
+        piped = _piped()
         parts.append(piped if raw else piped.rstrip("\r\n"))
     text = "\n\n".join(part for part in parts if part.strip())
     if not text and needed:
@@ -143,6 +144,21 @@ def _say_if_silent(*, prompt: bool) -> None:
             "Note: Waiting for standard input: it is an open pipe that nothing comes from yet.",
             f"The prompt is complete when the pipe closes.{hint}",
         )
+
+
+def _piped() -> str:
+    """All of stdin, as text. Raises WrongUsage for more than a model can be given, and for what is no text."""
+    from outrider.app.chat.input.attach import LIMIT, Refused, decoded
+
+    name = "What was piped in"
+    try:
+        return decoded(read_all(sys.stdin.buffer, LIMIT), name, "… | iconv -f LATIN1 -t UTF-8 | outrider run")
+    except TooLong:
+        raise render.WrongUsage(
+            f"{name} is longer than {render.size(LIMIT)}, and that is the most.", "Pipe the part in that matters."
+        ) from None
+    except Refused as error:
+        raise render.WrongUsage(error.message, error.hint) from error
 
 
 class _Display:

@@ -12,7 +12,7 @@ import click
 from outrider.app import render
 from outrider.app.command import Command
 from outrider.app.commands import _measured, _runs, _training
-from outrider.app.options import EngineOptions, engine_options, once
+from outrider.app.options import EngineOptions, Number, engine_options, once
 from outrider.core import protocol
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ Examples:
   outrider train export last --full --to FOLDER   the whole drafter, as other engines read it
 
 Nothing is lost on Ctrl-C, a crash or a power cut: --resume goes on, and comes to the same weights."""
+_YEAR = 365 * 86400.0  # seconds
 _NEWEST = "newest"  # of the runs of a method
 _LONGEST = protocol.TrainOrder(method="", folder="").longest  # tokens of a text, where nothing is said
 
@@ -64,6 +65,8 @@ def _budget(_context: click.Context, _parameter: click.Parameter, value: str | N
         found = 0.0
     if found <= 0:
         raise render.WrongUsage(f"--budget {value} is no time.", "Write 10m, 2h or 1h30m.")
+    if found > _YEAR:
+        raise render.WrongUsage(f"--budget {value} is longer than a year.", "Write 10m, 2h or 1h30m.")
     return found
 
 
@@ -95,7 +98,7 @@ class _Train(Command):
 @engine_options(without=_NOT, measuring=True)
 @click.option("--budget", metavar="TIME", callback=_budget, help="Plan all of it to take about so long: 10m, 2h.")
 @click.option(
-    "--answers", type=click.IntRange(min=1), metavar="N", help="Answer N prompts.  [default: all, or by budget]"
+    "--answers", type=click.IntRange(1, 1_000_000), metavar="N", help="Answer N prompts.  [default: all, or by budget]"
 )
 @click.option("--prompts", metavar="FILE", help="Own prompts, one JSON object a line.  [default: bundled ones]")
 @click.option("--chats", is_flag=True, help="Begin with what you asked in your own chats. Nothing leaves this machine.")
@@ -103,16 +106,14 @@ class _Train(Command):
     "--answers-of", metavar="RUN", help="Learn from the prompts and answers of another run: its folder, or its name."
 )
 @click.option("--text", metavar="FILE", help="Learn from a text file instead of the model's own answers.")
-@click.option(
-    "--answer-temperature", type=click.FloatRange(0, 2), default=0.7, show_default=True, help="Of its answers."
-)
+@click.option("--answer-temperature", type=Number(0, 2), default=0.7, show_default=True, help="Of its answers.")
 @click.option(
     "--answer-tokens", type=click.IntRange(8, 4096), default=256, show_default=True, help="Of an answer, at most."
 )
-@click.option("--epochs", type=click.FloatRange(0.01), metavar="N", help="How often the data is gone through.")
+@click.option("--epochs", type=Number(0.01, 1000), metavar="N", help="How often the data is gone through.")
 @click.option(
     "--rate",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     metavar="R",
     help="Learning rate at its highest.  [default: 1e-3, a quarter of it with --continue-from]",
 )

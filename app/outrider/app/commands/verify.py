@@ -35,7 +35,7 @@ A line of a prompts file:
 @_measured.categories_option
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 1_000_000),
     metavar="N",
     help="At most N prompts of each category.  [default: 1 of the bundled ones, all of a file]",
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from outrider.core.drafting import ModelInfo
 from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.recommended import of_gguf
 from outrider.core.text.files import TokenizerFiles, fingerprint
 from outrider.core.weights import names
 from outrider.core.weights.config import LAYERS, ConfigReader
@@ -165,7 +166,7 @@ class GGUFCheckpoint:
         except ModelError:
             self._file.close()
             raise
-        self.generation: dict[str, Any] = {}
+        self.generation = of_gguf(self._file.metadata)
         self.nbytes = self._file.nbytes
         self.quantisation = _common_kind(self._file)
 
