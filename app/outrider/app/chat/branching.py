@@ -9,6 +9,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from outrider.app.chat.input.attach import with_attachments
+from outrider.app.chat.input.keeping import add
 from outrider.app.chat.session import BUSY, Session, State
 from outrider.app.chat.talk import Chat, End, Reply, Turn
 from outrider.app.chat.transcript import UserMessage
@@ -210,6 +211,10 @@ class Branching:
             return node if len(tree.siblings(node)) > 1 else ""
         return next((knot.node for knot in reversed(tree.path(node)) if len(tree.siblings(knot.node)) > 1), "")
 
+    def sideways(self) -> bool:
+        """Whether the focused message has others beside it."""
+        return not self._busy() and bool(self._fork())
+
     def choose(self, by: int) -> None:
         """Show the sibling `by` places further."""
         if node := self._fork():
@@ -266,7 +271,7 @@ class Branching:
         elif not await session.open_chat(made):
             return
         if not knot.of_model:
-            self._screen.prompt.put(turn.text, turn.attachments)
+            add(self._screen.prompt, turn.text, turn.attachments)  # what was typed meanwhile stays
         self._screen.prompt.focus()
         stage.flash("A new chat that begins like the one before")
 
@@ -289,6 +294,13 @@ class Branching:
             self._screen.stage.flash(f"Delete the message: {reason}")
         else:
             self.delete()
+
+    def would_delete(self) -> str:
+        """What deleting the focused message takes away."""
+        if self._waiting() is not None:
+            return "the message is not sent"
+        count = len(self._screen.session.chat.tree.below(self.node()))
+        return "deletes this message" if count == 1 else f"deletes this message and {count - 1} below it"
 
     async def _delete(self, node: str) -> None:
         tree = self._screen.session.chat.tree

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from textual.content import Content
-from textual.events import Key
-from textual.message import Message
 from textual.widgets import Static
 
 from outrider.app.chat.clean import harmless
@@ -23,13 +21,6 @@ class Card(Static, can_focus=True):
         "error card",
         (("c", "Copy the details"), ("l", "Open the log"), ("r", "Start the engine again, where that helps")),
     )
-
-    class Asked(Message):
-        """An action is wanted."""
-
-        def __init__(self, action: str) -> None:
-            super().__init__()
-            self.action = action
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -54,10 +45,3 @@ class Card(Static, can_focus=True):
         for number, (letter, (_, words)) in enumerate(self.letters.items()):
             parts += [(" · " if number else "", "$text-muted"), (letter, "bold"), (f" {words}", "$text-muted")]
         return Content.assemble(*parts)
-
-    def on_key(self, event: Key) -> None:
-        """Letters first; everything else is the screen's."""
-        action = self.letters.get(event.character or "")
-        if action is not None and "+" not in event.key:
-            event.stop()
-            self.post_message(self.Asked(action[0]))

@@ -94,6 +94,11 @@ class ChatsScreen(ModalScreen[str]):
         else:
             shown.action_cursor_up()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In the middle of the words the delete key is theirs."""
+        field = self.query_one(Input)
+        return super().check_action(action, parameters) if action != "delete" else at_end(field)
+
     async def action_delete(self) -> None:
         """Delete the highlighted chat."""
         if (name := self._chosen()) and await self._delete(name):
@@ -102,6 +107,11 @@ class ChatsScreen(ModalScreen[str]):
     def action_leave(self) -> None:
         """Go on with the chat that is open."""
         self.dismiss("")
+
+
+def at_end(field: Input) -> bool:
+    """Whether there is nothing in a field that the delete key could take away."""
+    return field.selection.is_empty and field.cursor_position >= len(field.value)
 
 
 def _line(one: Row | Hit) -> Content:

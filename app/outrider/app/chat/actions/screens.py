@@ -83,6 +83,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda screen, _: screen.cards.restart(),
         slash="restart",
         group="Models",
+        changes=True,
         unavailable=lambda screen: screen.cards.fresh(),
     ),
     Action(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding
 from textual.content import Content
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList
 
 from outrider.app.chat.browser import Browser, Part, columns
+from outrider.app.chat.chats import at_end
 from outrider.app.chat.confirm import ConfirmScreen
 from outrider.app.chat.models.details import details
 from outrider.app.chat.models.pairs import Pair, promised
@@ -168,6 +169,11 @@ class ModelsScreen(Browser):
             return
         self.dismiss()
         self._room.use(row)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In the middle of the words the delete key is theirs."""
+        field = self.query_one(Input)
+        return super().check_action(action, parameters) if action != "delete" else at_end(field)
 
     def action_pull(self) -> None:
         """Bring it, and stay here; if it is here or on its way, bring the first drafter made for it."""
