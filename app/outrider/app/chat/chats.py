@@ -101,8 +101,12 @@ class ChatsScreen(ModalScreen[str]):
 
     async def action_delete(self) -> None:
         """Delete the highlighted chat."""
-        if (name := self._chosen()) and await self._delete(name):
+        if not (name := self._chosen()):
+            return
+        if await self._delete(name):
             await self._fill()
+        elif any(isinstance(one, Row) and one.id == name and one.in_use for one in self._found):
+            self.query_one(".footer", Static).update("Not deleted: it is open in another window · esc closes")
 
     def action_leave(self) -> None:
         """Go on with the chat that is open."""
@@ -120,7 +124,8 @@ def _line(one: Row | Hit) -> Content:
     moment = datetime.fromtimestamp(one.updated if isinstance(one, Row) else one.created)
     when = f"{moment:%Y-%m-%d %H:%M}"
     if isinstance(one, Row):
-        return Content.assemble((when, "$text-muted"), f"  {title}", (f"  {one.messages}", "$text-muted"))
+        told = f"  {one.messages}" + ("  open in another window" if one.in_use else "")
+        return Content.assemble((when, "$text-muted"), f"  {title}", (told, "$text-muted"))
     parts: list[str | tuple[str, str]] = [(when, "$text-muted"), f"  {title}\n    "]
     text, end = " ".join(harmless(one.snippet).split("\n")), 0
     for start, stop in one.marked:

@@ -47,7 +47,8 @@ class Messages:
             out.insert(0, ("← →", "versions"))
         known = [one for one in screen.keymap.actions if one.on_message and one.letter_word]
         known.sort(key=lambda one: _FIRST.index(one.id) if one.id in _FIRST else len(_FIRST))
-        keys = [(one.letters[0], one.letter_word) for one in known if not one.unavailable(screen)]
+        idle = "" if getattr(focused, "thought", None) is not None else "thought"
+        keys = [(one.letters[0], one.letter_word) for one in known if one.id != idle and not one.unavailable(screen)]
         return self._place(), [*keys, *out]
 
     def _place(self) -> str:
