@@ -110,11 +110,11 @@ async def test_a_cut_reply_keeps_going(ride: Any) -> None:
         await chat.until(lambda: "being written" in chat.status)
         await chat.pilot.press("escape")
         await chat.ready()
-        assert footers(chat)[0].startswith("stopped · k keep going")
+        assert footers(chat)[0].startswith("stopped · k continue")
         await chat.pilot.press("alt+up")
         await chat.letter("k")
         await settled(chat, "go", "Half of it.\n")
-        assert "in 2 parts" in footers(chat)[0] and "keep going" not in footers(chat)[0]
+        assert "in 2 parts" in footers(chat)[0] and "k continue" not in footers(chat)[0]
         assert isinstance(chat.chat.focused, ReplyView)
         await chat.letter("k")
         assert "this reply is complete" in chat.status
@@ -123,8 +123,8 @@ async def test_a_cut_reply_keeps_going(ride: Any) -> None:
         await chat.until(lambda: "Half of" in chat.session.chat.turns[-1].reply.text)
         name = chat.session.chat.id
     async with ride(answer(" a new engine.\n"), resume=name) as chat:  # it was killed in mid-reply
-        await chat.until(lambda: len(footers(chat)) == 2 and "k keep going" in footers(chat)[1])
-        assert footers(chat)[1].startswith("interrupted · k keep going")
+        await chat.until(lambda: len(footers(chat)) == 2 and "k continue" in footers(chat)[1])
+        assert footers(chat)[1].startswith("interrupted · k continue")
         assert chat.session.chat.turns[0].reply.report == whole
         await chat.pilot.press("ctrl+o", ".")
         await settled(chat, "go", "Half of it.\n", "and", "Half of a new engine.\n")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from textual.widget import Widget
 from textual.widgets import Static
 
+from outrider.app.chat.context import cut_words, is_full, why_not_carry_over
 from outrider.app.chat.input.attach import with_attachments
 from outrider.app.chat.input.keeping import add
 from outrider.app.chat.session import BUSY, Session, State
@@ -100,6 +101,8 @@ class Branching:
             return "there is no reply yet"
         if turn.reply.end is End.WHOLE:
             return "this reply is complete"
+        if turn.reply.can_go_on and is_full(turn.reply, self._screen.session.branches.room):
+            return "the context is full; /new begins a new chat, /carry-over one with the newest turns"
         if self._screen.session.branches.can_go_on(turn) is None:
             return "only the last reply can go on" if turn.reply.can_go_on else "nothing of it has come"
         return ""
@@ -117,6 +120,10 @@ class Branching:
         if self._screen.session.options.private:
             return "a private chat is the only one"
         return self.why_not_delete()
+
+    def why_not_carry_over(self) -> str:
+        """Why no new chat can begin with the newest turns."""
+        return _RUNS if self._busy() else why_not_carry_over(self._screen.session)
 
     def why_not_delete(self) -> str:
         """Why no message can be deleted."""
@@ -275,6 +282,22 @@ class Branching:
         self._screen.prompt.focus()
         stage.flash("A new chat that begins like the one before")
 
+    def carry_over(self) -> None:
+        """A new chat that begins with the newest turns; what stands in the prompt goes along."""
+        self._screen.stage.spawn(self._carry_over())
+
+    async def _carry_over(self) -> None:
+        prompt, stage = self._screen.prompt, self._screen.stage
+        text, attachments = prompt.text, prompt.attachments
+        prompt.put("", ())
+        try:
+            told = await self._screen.session.branches.carry_over()
+        except StoreError as error:
+            told = " ".join(filter(None, (error.message, error.hint)))
+        add(prompt, text, attachments)
+        stage.tell(told)
+        prompt.focus()
+
     def delete(self) -> None:
         """Delete a message and what follows from it; one that waits is not sent."""
         if (waiting := self._waiting()) is not None:
@@ -338,20 +361,29 @@ class Branching:
         if editing is not None and editing.chat is not session.chat:
             self.leave()
         chat, children = session.chat, self._screen.transcript.children
-        seen = chat, len(chat.tree), chat.last_node(), session.state, len(children), children[-1:] and children[-1]
+        seen = (
+            chat,
+            len(chat.tree),
+            chat.last_node(),
+            session.state,
+            session.branches.room,
+            len(children),
+            children[-1:] and children[-1],
+        )
         if seen == self._counted:
             return
         self._counted = seen
         letters = self._screen.keymap.letters()
         letter = next((letter for letter, action in letters.items() if action.id == "keep_going"), "")
-        hint = f"{letter or '/continue'} keep going"
+        hint = f"{letter or '/continue'} continue"
         for widget in children:
             if isinstance(widget, UserMessage):
                 widget.placed(chat.tree.place(widget.turn.node))
             elif isinstance(reply := getattr(widget, "reply", None), Reply):
                 turn = chat.turn_of(reply.node)
                 can = turn is not None and not self._busy() and session.branches.can_go_on(turn) is not None
-                widget.placed(chat.tree.place(reply.node), hint if can else "")  # type: ignore[attr-defined]
+                told = cut_words(reply, session.branches.room), hint if can else ""
+                widget.placed(chat.tree.place(reply.node), *told)  # type: ignore[attr-defined]
 
 
 def _words(text: str) -> str:

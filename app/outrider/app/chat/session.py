@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from outrider.app.aside import Beside
-from outrider.app.chat import ChatOptions
+from outrider.app.chat import ChatOptions, context
 from outrider.app.chat.branches import Branches
 from outrider.app.chat.problem import Problem as Problem
 from outrider.app.chat.talk import Chat, End, Reply, Turn
@@ -138,6 +138,7 @@ class Session:
         await self.view.chat_opened(chat, "\n\n".join(text for _, text in waiting))
         if told:
             self.view.tell(told)
+        self._tell_room()
         return True
 
     async def _copy(self, name: str) -> tuple[str, str]:
@@ -182,6 +183,7 @@ class Session:
             return
         self.progress = None
         self._enter(State.READY)
+        self._tell_room()
         await self._pump()
 
     async def _load(self) -> None:
@@ -378,6 +380,17 @@ class Session:
         if reply.end in (End.WHOLE, End.LENGTH):
             self._restarts = 0
         self.view.reply_ended(turn)
+        if chat is self.chat and not turn.failed:
+            self._tell_room(reply)
+
+    def _tell_room(self, reply: Reply | None = None) -> None:
+        """How full the context is after a reply, else after the last one of a chat that was opened."""
+        reply = reply if reply is not None or self.chat.warned else self.chat.last_reply()
+        told = context.ended(self, reply) if reply is not None else ""
+        if isinstance(told, Problem):
+            self.view.complain(told)
+        elif told:
+            self.view.tell(told)
 
     def _broke_off(self, chat: Chat, turn: Turn, reply: Reply, error: EngineError) -> None:
         nothing_new = reply.resuming
@@ -389,7 +402,8 @@ class Session:
         if not nothing_new:
             self.diary.interrupted(chat, turn)
         if not died:
-            self.view.complain(Problem.of("The engine refused" if error.usage else "That failed", error))
+            full = context.refused(self, turn, error)
+            self.view.complain(full or Problem.of("The engine refused" if error.usage else "That failed", error))
 
     def _on_step(self, chat: Chat, turn: Turn, reply: Reply, step: protocol.Step) -> None:
         if reply.resuming and self._stood is not None:

@@ -86,11 +86,14 @@ class Stage:
         if turn.failed and turn in self.live:
             self.live.pop(turn).remove()
             message = self._transcript.message_of(turn)
-            if message is not None:
-                message.add_class("-failed")
             again = self.session is not None and turn.node in self.session.chat.tree  # it was answered before
-            if not self._prompt.text and not again:
+            back = not (self._prompt.text or self._prompt.attachments) and not again
+            if back:
                 self._prompt.put(turn.text, turn.attachments)
+            if message is not None and back:  # never in both places
+                message.remove()
+            elif message is not None:
+                message.add_class("-failed")
         self.frames.wake()
 
     async def path_changed(self, chat: Chat, kept: int) -> None:

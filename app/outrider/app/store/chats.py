@@ -248,11 +248,15 @@ class Store:
                 search.drop_from_index(self._db, "id = ?", (node,))
             self._db.execute("UPDATE node SET indexed = 0 WHERE id = ?", (node,))
 
-    def branch(self, chat: str, node: str | None, what: str = "branch") -> str:
-        """A new chat that begins with the messages down to `node`, as copies; returns its id. Raises `StoreError`."""
+    def branch(self, chat: str, node: str | None, what: str = "branch", since: str = "") -> str:
+        """A new chat that begins with the messages down to `node`, as copies; returns its id. Raises `StoreError`.
+
+        `since`: the first of them, in place of the beginning. `what`: how its title tells it from the other.
+        """
         whole = self.load(chat)
         whole.chat.head = node
         path = whole.path()
+        path = path[next((place for place, one in enumerate(path) if one.id == since), 0) :]
         names = {one.id: new_id() for one in path}
         for one in path:
             one.id, one.parent = names[one.id], names.get(one.parent or "")

@@ -112,6 +112,17 @@ ACTIONS: tuple[Action, ...] = (
         unavailable=lambda screen: screen.branching.why_not_branch(),
     ),
     Action(
+        "carry_over",
+        "New chat, newest turns",
+        "Begin a new chat with the newest turns of this one, up to half of the context; this chat stays as it is",
+        lambda screen, _: screen.branching.carry_over(),
+        slash="carry-over",
+        group="Message",
+        changes=True,
+        leader="a",
+        unavailable=lambda screen: screen.branching.why_not_carry_over(),
+    ),
+    Action(
         "delete_message",
         "Delete the message",
         "Delete the focused message, else the last one, and what follows from it; /undo brings it back until the next start",

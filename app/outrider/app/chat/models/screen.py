@@ -36,7 +36,8 @@ class ModelsScreen(Browser):
         Binding("ctrl+g", "pull", "Pull", show=False, priority=True),
         Binding("ctrl+x", "stop", "Stop the download", show=False, priority=True),
         Binding("ctrl+r", "look", "Look again", show=False, priority=True),
-        Binding("delete,ctrl+d", "delete", "Delete", show=False, priority=True),
+        Binding("delete", "delete(True)", "Delete", show=False, priority=True),
+        Binding("ctrl+d", "delete", "Delete", show=False, priority=True),
     ]
     WORDS = "A name, a family, a drafter, here, fits …"
     KEYS = (
@@ -172,8 +173,9 @@ class ModelsScreen(Browser):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In the middle of the words the delete key is theirs."""
-        field = self.query_one(Input)
-        return super().check_action(action, parameters) if action != "delete" else at_end(field)
+        if action == "delete" and parameters == (True,):
+            return at_end(self.query_one(Input))
+        return super().check_action(action, parameters)
 
     def action_pull(self) -> None:
         """Bring it, and stay here; if it is here or on its way, bring the first drafter made for it."""
@@ -203,7 +205,7 @@ class ModelsScreen(Browser):
             self.say("No download runs.")
         self._follow()
 
-    def action_delete(self) -> None:
+    def action_delete(self, edits: bool = False) -> None:
         """Ask, then delete."""
         row = self._chosen()
         if row is None:
