@@ -295,7 +295,8 @@ class Branching:
         except StoreError as error:
             told = " ".join(filter(None, (error.message, error.hint)))
         add(prompt, text, attachments)
-        stage.tell(told)
+        if told:
+            stage.tell(told)
         prompt.focus()
 
     def delete(self) -> None:

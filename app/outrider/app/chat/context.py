@@ -106,9 +106,8 @@ def ended(session: Session, reply: Reply) -> Problem | str:
     if is_full(reply, size):
         session.chat.warned = 1.0
         cut = "The last reply was cut off there. " if reply.end is End.LENGTH else ""
-        text = f"All {size:,} tokens of the context are used. {cut}Nothing more fits in, and nothing is lost: it stays saved."
-        if session.options.private:
-            text = text.replace(": it stays saved", "")
+        kept = "" if session.options.private else " What was said stays saved."
+        text = f"All {size:,} tokens of the context are used. {cut}No other message fits in.{kept}"
         return Problem("This chat is full", text, offers=_ways(session, Offer("e", "edit", "edit your last message")))
     reached = level(used, size)
     if reached <= session.chat.warned:

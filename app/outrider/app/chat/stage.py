@@ -130,8 +130,16 @@ class Stage:
         self._transcript.add(Note(text))
 
     def complain(self, problem: Problem) -> None:
-        """Append a card."""
+        """Append a card; what can be done now takes the place of what could be done before."""
+        if problem.offers:
+            self.settle()
         self._transcript.add(Card(problem))
+
+    def settle(self) -> None:
+        """What a card asked to be done has been done."""
+        for card in self._transcript.query_children(Card):
+            if card.problem.offers:
+                card.remove()
 
     def flash(self, text: str) -> None:
         """Show a line for a moment."""

@@ -157,6 +157,11 @@ class Models:
             stage.complain(Problem.of("The context could not be made larger", error))
         elif now > before:
             session.chat.warned = 0.0
+            if (
+                prompt := getattr(self._screen, "prompt", None)
+            ) is not None:  # in lines there is none, nor are there cards
+                stage.settle()
+                prompt.focus()
             stage.tell(f"The context has {now:,} tokens now; it had {before:,}.")
         else:
             stage.tell(f"The context has {now:,} tokens; the model and the memory allow no more.")
