@@ -6,6 +6,7 @@ import pytest
 import torch
 import toys
 
+from outrider.app.chat import context
 from outrider.core.answer import Conversation
 from outrider.core.drafting import Drafter
 from outrider.core.errors import DrafterError, UsageError
@@ -159,6 +160,7 @@ def test_a_prompt_over_the_context_is_refused_before_any_work() -> None:
     with pytest.raises(UsageError, match=r"16 tokens; with room for an answer 15 fit") as caught:
         toys.answer(talk, list(range(16)))
     assert caught.value.hint
+    assert context._REFUSED.match(str(caught.value))  # by which the chat tells it from other refusals
     assert talk.target.length == 0
     report = toys.answer(talk, list(range(15)), limit=None)
     assert (len(report.token_ids), report.finish, report.limit) == (1, "length", "context")

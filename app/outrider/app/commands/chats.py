@@ -188,6 +188,9 @@ def remove_chats(ids: tuple[str, ...], yes: bool, undo: bool, as_json: bool) -> 
         else:
             names = [store.resolve(word) for word in ids]
             rows = {row.id: row for row in store.chats()}
+            if used := [rows[name] for name in names if rows[name].in_use]:
+                what = render.printable(f"“{used[0].title}” ({short(used[0].id)}) is open in another Outrider window.")
+                raise render.Failure(what, "Close it there first; nothing was deleted.")
             if not yes:
                 _confirm([rows[name] for name in names])
             changed = [store.delete_chat(name) for name in dict.fromkeys(names)]

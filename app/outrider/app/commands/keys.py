@@ -36,7 +36,7 @@ Examples:
 def keys(preset: str | None, press: bool, as_json: bool, markdown: bool) -> None:
     """Keys of the chat: every action with its keys, its letters and its slash command.
 
-    LEADER is the letter after ctrl+o, REPLY one that works while a reply has the focus. The ACTION's name is what
+    LEADER is the letter after ctrl+o, REPLY what is typed while a message has the focus (alt+up). The ACTION's name is what
     keys.bind in the settings wants. Keys that this terminal may keep for itself are named below the table.
     """
     from outrider.app.chat.keymap import build, keymap, shown
@@ -79,7 +79,7 @@ def _rows(found: Keymap, environ: Mapping[str, str]) -> list[dict[str, Any]]:
             "title": action.title,
             "keys": list(action.keys),
             "empty_prompt": list(action.empty_prompt),
-            "reply": list(action.on_message),
+            "reply": list(action.letters),
             "leader": action.leader,
             "slash": f"/{action.slash} {action.argument}".rstrip() if action.slash else "",
             "risky": [name for name in action.keys if risky(name)],

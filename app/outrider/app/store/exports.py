@@ -48,7 +48,10 @@ def _said(node: Node) -> Said:
     if node.role == "user":
         return Said("You", harmless(node.text), Runs(), attachments=tuple(map(_safe, node.attachments)))
     reply = reply_of(node)
-    words = [] if reply.end is End.WHOLE else [reply.end.value]
+    end = (
+        "being written" if node.state == "partial" else reply.end.value
+    )  # by a program that lives, else it is interrupted
+    words = [] if reply.end is End.WHOLE else [end]
     words += summary(reply.report) if reply.report else []
     model = reply.report.model if reply.report else node.model
     return Said(

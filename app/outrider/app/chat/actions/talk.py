@@ -9,7 +9,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "stop",
         "Stop the reply",
-        "Stop the running reply and keep its text; with none, take a waiting message back or go to the last reply",
+        "Stop the running reply and keep its text; else close what is open, take a waiting message back, or go to the prompt",
         lambda screen, _: screen.stop(),
         keys=("escape",),
         slash="stop",
@@ -28,6 +28,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda screen, _: screen.new_chat(),
         keys=("ctrl+n",),
         slash="new",
+        changes=True,
         leader="n",
     ),
     Action(
@@ -55,6 +56,7 @@ ACTIONS: tuple[Action, ...] = (
         "Delete this chat and begin another; `/delete message` deletes one message alone; /undo brings either back",
         lambda screen, words: screen.branching.delete_either(words),
         slash="delete",
+        changes=True,
         candidates=lambda screen: offers.words("message"),
         argument="message",
     ),
@@ -64,6 +66,7 @@ ACTIONS: tuple[Action, ...] = (
         "Bring back the chat, or the messages, that were deleted last",
         lambda screen, _: screen.shelf.undo(),
         slash="undo",
+        changes=True,
         leader="z",
     ),
     Action(
@@ -111,6 +114,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda screen, _: screen.quit(),
         keys=("ctrl+q",),
         slash="quit",
+        changes=True,
         empty_prompt=("ctrl+d",),
         leader="q",
     ),
