@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from outrider.core import paths
@@ -165,7 +166,10 @@ def _entry(name: str) -> Entry | None:
         if name in (entry.name, entry.path, Path(entry.path).stem):
             return entry
     asked = hubname.parse(name) or hubname.parse(catalogue.drafter_repo(name))
-    return (_same(asked) or _hub_entry(asked)) if asked else None
+    if asked is None:
+        return next((entry for entry in catalogue.entries() if name.casefold() == entry.name.casefold()), None)
+    asked = replace(asked, repo=catalogue.spelling(asked.repo))
+    return _same(asked) or _hub_entry(asked)
 
 
 def _same(asked: HubName) -> Entry | None:
@@ -173,13 +177,22 @@ def _same(asked: HubName) -> Entry | None:
     fitting = []
     for entry in _others():
         receipt = receipts.read(paths.models_dir(), entry)
-        if receipt is None or receipt.repo != asked.repo:
+        if receipt is None or receipt.repo.casefold() != asked.repo.casefold():
             continue
         if receipt.revision != asked.revision and not hubname.is_commit(asked.revision, receipt.commit):
             continue
-        if not asked.label or asked.label.lower() == receipt.label.lower():
-            fitting.append((choice.rank(receipt.label), entry.name, entry))
-    return min(fitting, key=lambda one: one[:2])[2] if fitting else None
+        place = _meant(receipt, asked.label) if asked.label else 0
+        if place is not None:
+            fitting.append((place, choice.rank(receipt.label), entry.name, entry))
+    return min(fitting, key=lambda one: one[:3])[3] if fitting else None
+
+
+def _meant(receipt: receipts.Receipt, label: str) -> int | None:
+    """How well a pulled model is what a label means; None if it is not, or if its repository has something that is more so."""
+    name = receipt.files[0].name if receipt.files else ""
+    place = choice.fit(name, receipt.label, label) if receipt.label or name.lower().endswith(".gguf") else None
+    others = [choice.fit("", other, label) for other in receipt.labels if other != receipt.label]
+    return place if place is not None and all(other is None or other > place for other in others) else None
 
 
 def _elsewhere(name: str, entry: Entry | None) -> Found | None:
@@ -223,6 +236,12 @@ def _from_folder(folder: str) -> Entry:
 
 def _unknown(name: str) -> ModelError:
     names = [entry.name for entry in (*catalogue.entries(), *_others())] + [one.name for one in elsewhere.models()]
+    address = hubname.no_model(name)
+    if address:
+        return ModelError(
+            f"There is no model at {name!r}: {address}.",
+            "Give the address of a model's page, as in https://huggingface.co/ORG/NAME, or ORG/NAME alone.",
+        )
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:3]
     return ModelError(
         f"There is no model {name!r}: it is neither a local file or folder, nor a catalogue name, nor a hub id (owner/name).",
