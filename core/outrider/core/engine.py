@@ -25,6 +25,7 @@ from .text import thinking
 from .text.detokenise import Detokeniser
 from .text.template import ChatTemplate
 from .text.thinking import Splitter
+from .weights.jobs import event
 from .weights.library import resolve
 
 Say = Callable[[Step | Progress | Notice], None]
@@ -50,7 +51,7 @@ class Engine:
             say(Progress(number, phase, done, total, unit, note))
 
         path = resolve(
-            choice.model, lambda phase, done, total, note: tell(phase, done, total, "bytes", note), cancelled
+            choice.model, lambda phase, done, total, note: say(event(number, phase, done, total, note)), cancelled
         )
         self.unload()
         if choice.threads:  # for loading; how many are best without that is measured then
@@ -148,7 +149,7 @@ class Engine:
 
         def choose(choice: DrafterChoice) -> registry.Rider | None:
             def bring(phase: str, done: float, total: float, note: str) -> None:
-                say(Progress(request.id, phase, done, total, "bytes", note))
+                say(event(request.id, phase, done, total, note))
 
             def report(text: str) -> None:
                 say(Notice(text, request.id))

@@ -157,7 +157,9 @@ class Service:
 
     def _bytes(self, number: int) -> Callable[[str, int, int, str], None]:
         """Sends how far the download of request `number` is."""
-        return lambda phase, done, total, note: self.send(protocol.Progress(number, phase, done, total, "bytes", note))
+        from outrider.core.weights.jobs import event
+
+        return lambda phase, done, total, note: self.send(event(number, phase, done, total, note))
 
     # ------------------------------------------------------------------ jobs
 

@@ -105,11 +105,26 @@ def test_an_index_that_does_not_agree_with_the_listing() -> None:
         "model.safetensors",
     ]  # of another form of the model
     with pytest.raises(
-        NoChoice, match=r"28 of the 30 weight files that its index names are missing: model-00003.*25 more"
+        NoChoice,
+        match=r"are missing: the shard model-00003-of-00030\S*, which model.safetensors.index.json names, and 27 more of its 30",
     ):
         taken(shards(30), *shards(30)[:2])
-    with pytest.raises(NoChoice, match="1 of the 2 weight files"):
+    with pytest.raises(NoChoice, match=r"the shard \.\./out\.safetensors, which"):
         taken(["../out.safetensors", "model.safetensors"], "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "total", "missing"),
+    [
+        ([1], 3, "model-00002-of-00003.* and 1 more of its 3"),
+        ([0, 2], 2, "model-00001-of-00002"),
+        ([2], 2, "model-00001"),
+    ],
+)
+def test_what_the_numbers_imply(numbers: list[int], total: int, missing: str) -> None:
+    names = [f"model-{number:05d}-of-{total:05d}.safetensors" for number in numbers]
+    with pytest.raises(NoChoice, match=f"the shard {missing}"):
+        choose(Item(name, 1) for name in ("config.json", *names))
 
 
 def test_an_adapter_is_no_model() -> None:

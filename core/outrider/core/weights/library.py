@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from outrider.core import paths
-from outrider.core.errors import ModelError, UsageError
+from outrider.core.errors import BrokenFileError, ModelError, UsageError
 from outrider.core.protocol import ModelRow
 from outrider.core.weights import catalogue, choice, elsewhere, hubname, receipts
 from outrider.core.weights.catalogue import Entry, Source
@@ -18,7 +18,7 @@ from outrider.core.weights.elsewhere import Found
 from outrider.core.weights.hubname import HubName
 from outrider.core.weights.jobs import Job, Progress
 from outrider.core.weights.locks import lock
-from outrider.core.weights.rows import described, detailed, from_found, in_place, installed
+from outrider.core.weights.rows import damage, described, detailed, from_found, in_place, installed
 
 _PARTIAL = ".partial"
 
@@ -54,27 +54,38 @@ def resolve(
 
 
 def pull(name: str, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None) -> ModelRow:
-    """Bring a catalogue model or a hub id into the library, unless another tool has it here already.
+    """Bring a catalogue model or a hub id into the library, unless another tool has a sound copy of it here already.
 
-    Raises ModelError, DownloadError, Cancelled.
+    The row has a `problem` if what came cannot be opened. Raises ModelError, DownloadError, Cancelled.
     """
     library, entry, job = paths.models_dir(), _entry(name), Job(progress, cancelled)
     found = _elsewhere(name, entry) if entry is None or receipts.state(library, entry) == "missing" else None
-    if found is not None:
-        row = from_found(found)
-        row.note = f"It lies in the {found.source} and is used from there: nothing was copied."
+    broken = damage(found.path) if found is not None else ""
+    if found is not None and not broken:
+        row = described(from_found(found), found.path)
+        row.note = f"It is in the {found.source} and is used from there: nothing was copied."
         return row
+    if found is not None and entry is None:
+        hint = f"Get it again with {found.source}."
+        raise BrokenFileError(f"The copy of {name} in {found.source} cannot be used: {broken}", hint)
     if entry is None:
         raise _unknown(name)
     _refuse_unsupported(name, entry)
+    if found is not None:
+        job.tell(f"The copy in the {found.source} cannot be used, so the library gets one of its own. {broken}")
     fetch(library, entry, job)
     row = _row(entry)
-    receipt = receipts.read(library, entry)
-    asked = hubname.parse(name)
-    if receipt and asked and not asked.label and len(receipt.labels) > 1:
-        others = ", ".join(label for label in receipt.labels if label != receipt.label)
-        row.note = f"{receipt.label or 'One file'} was taken; {asked.repo}:LABEL brings another one: {others}."
+    row.note = _other_labels(name, entry)
     return row
+
+
+def _other_labels(name: str, entry: Entry) -> str:
+    """Which quantisation was taken, if none was named and there are others."""
+    receipt, asked = receipts.read(paths.models_dir(), entry), hubname.parse(name)
+    if not receipt or not asked or asked.label or len(receipt.labels) < 2:
+        return ""
+    others = ", ".join(label for label in receipt.labels if label != receipt.label)
+    return f"{receipt.label or 'One file'} was taken; {asked.repo}:LABEL brings another one: {others}."
 
 
 def rows() -> list[ModelRow]:

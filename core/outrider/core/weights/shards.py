@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -11,21 +11,27 @@ INDEX = "model.safetensors.index.json"
 LARGEST_INDEX = 256 << 20  # bytes
 _SHARD = re.compile(r"(.+?)-(\d{1,9})-of-(\d{1,9})\.safetensors")
 _USUAL = ("model", "model.safetensors")  # what shards are called before their number; `model.fp16` is another form
+_MOST = 10_000  # shards of one model
 _NOT_WEIGHTS = re.compile(r"(?<![a-z0-9])(?:consolidated|adapter)(?![a-z0-9])", re.IGNORECASE)
 
 
 class Incomplete(Exception):
-    """Files of a model are missing. `missing`: those that the index names, or () where only the numbers tell."""
+    """Files of a model are missing. `missing`: those of `total` that the index names, or the numbers say there should be."""
 
-    def __init__(self, missing: Sequence[str] = (), total: int = 0) -> None:
+    def __init__(
+        self, missing: Sequence[str], total: int, named: Sequence[str] = (), source: str = f"{INDEX} names"
+    ) -> None:
         super().__init__()
-        self.missing, self.total = tuple(missing), total
+        self.missing, self.total, self.named, self._source = tuple(missing), total, frozenset(named), source
 
     def __str__(self) -> str:
-        if not self.missing:
-            return "some of its weight files are missing"
-        files = "file" if self.total == 1 else "files"
-        return f"{len(self.missing)} of the {self.total} weight {files} that its index names are missing: {_few(self.missing)}"
+        return f"some of its weight files are missing: {self.what}"
+
+    @property
+    def what(self) -> str:
+        """The missing ones, by name and number."""
+        more = f", and {len(self.missing) - 1} more of its {self.total}" if len(self.missing) > 1 else ""
+        return f"the shard {self.missing[0]}, which {self._source}{more}"
 
 
 class _Index(msgspec.Struct):
@@ -52,10 +58,27 @@ def weights(names: Iterable[str], index: Sequence[str] | None = None) -> list[st
     numbered = _sets(names)
     found = _by_name(names, numbered)
     if index and (present or not found):
-        raise Incomplete([name for name in index if name not in names], len(index))
-    if not found and any(stem in _USUAL for stem, _ in numbered):
-        raise Incomplete
+        raise Incomplete([name for name in index if name not in names], len(index), index)
+    if not found and (missing := next((_gaps(*one) for one in numbered.items() if one[0][0] in _USUAL), None)):
+        raise missing
     return found
+
+
+def _gaps(key: tuple[str, int], files: Mapping[int, str]) -> Incomplete | None:
+    """What is missing of numbered files, of which one at least is there; None if they are too many instead."""
+    (stem, total), (number, after) = key, _digits(files)
+    first, last = min(1, *files), max(total, *files)
+    names = [f"{stem}-{i:0{number}d}-of-{total:0{after}d}.safetensors" for i in range(first, min(last + 1, _MOST))]
+    there = set(files.values())
+    missing = [name for name in names if name not in there]
+    return Incomplete(missing, len(names), names, "the numbers of the others imply") if missing else None
+
+
+def _digits(files: Mapping[int, str]) -> tuple[int, int]:
+    """How many digits the numbers and the total of shards have."""
+    shard = _SHARD.fullmatch(next(iter(files.values())))
+    assert shard is not None
+    return len(shard[2]), len(shard[3])
 
 
 def _sets(names: Collection[str]) -> dict[tuple[str, int], dict[int, str]]:
@@ -88,6 +111,7 @@ def _whole(files: Collection[int], total: int) -> bool:
     return last in ends and len(files) == last - first + 1
 
 
-def _few(names: Sequence[str], most: int = 3) -> str:
+def few(names: Sequence[str], most: int = 3) -> str:
+    """The first of many names."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
