@@ -14,7 +14,7 @@ from . import finding, registry
 from .answer import Answer, Control, Order
 from .batch import Batch
 from .composite import Composite
-from .errors import DownloadError, DrafterError, ModelError, UsageError
+from .errors import BrokenFileError, DownloadError, DrafterError, ModelError, UsageError
 from .loading import Model, open_model
 from .noise import fresh_seed
 from .protocol import DrafterChoice, Event, Generate, Message, ModelChoice, Notice, Progress, Report, Step
@@ -26,7 +26,7 @@ from .text.detokenise import Detokeniser
 from .text.template import ChatTemplate
 from .text.thinking import Splitter
 from .weights.jobs import event
-from .weights.library import resolve
+from .weights.library import advice, resolve
 
 Say = Callable[[Step | Progress | Notice], None]
 TAIL = 4096  # characters of a raw text that tell what kind of text goes on
@@ -56,7 +56,11 @@ class Engine:
         self.unload()
         if choice.threads:  # for loading; how many are best without that is measured then
             torch.set_num_threads(choice.threads)
-        self.model = open_model(choice, path, tell, cancelled)
+        try:
+            self.model = open_model(choice, path, tell, cancelled)
+        except BrokenFileError as error:
+            error.hint = advice(error.hint, choice.model)
+            raise
         self.model.loaded.load_s = time.perf_counter() - began
         return self.model
 

@@ -19,6 +19,7 @@ from outrider.core.weights.hubname import HubName
 from outrider.core.weights.jobs import Job, Progress
 from outrider.core.weights.locks import lock
 from outrider.core.weights.rows import damage, described, detailed, from_found, in_place, installed
+from outrider.core.weights.sources import size_text
 
 _PARTIAL = ".partial"
 
@@ -48,7 +49,9 @@ def resolve(
     if entry is None:
         raise _unknown(name)
     if not download:
-        raise ModelError(f"The model {name!r} is not in the library.", f"Bring it: `outrider models pull {name!r}`.")
+        size = f" ({size_text(entry.nbytes)})" if entry.nbytes else ""
+        hint = f"Bring it{size}: `outrider models pull {name!r}`."
+        raise ModelError(f"The model {name!r} is not in the library.", hint)
     _refuse_unsupported(name, entry)
     return fetch(library, entry, job)
 
@@ -86,6 +89,12 @@ def _other_labels(name: str, entry: Entry) -> str:
         return ""
     others = ", ".join(label for label in receipt.labels if label != receipt.label)
     return f"{receipt.label or 'One file'} was taken; {asked.repo}:LABEL brings another one: {others}."
+
+
+def advice(hint: str, name: str) -> str:
+    """A hint about a damaged file with the name that was asked for, if that is no local path."""
+    local = not _in_catalogue(name) and Path(name).expanduser().exists()
+    return hint if local else hint.replace("models pull NAME", f"models pull {name!r}")
 
 
 def rows() -> list[ModelRow]:

@@ -22,7 +22,8 @@ class Incomplete(Exception):
         self, missing: Sequence[str], total: int, named: Sequence[str] = (), source: str = f"{INDEX} names"
     ) -> None:
         super().__init__()
-        self.missing, self.total, self.named, self._source = tuple(missing), total, frozenset(named), source
+        self.missing: tuple[str, ...] = tuple(missing)
+        self.total, self.named, self._source = total, frozenset(named), source
 
     def __str__(self) -> str:
         return f"some of its weight files are missing: {self.what}"
@@ -30,8 +31,9 @@ class Incomplete(Exception):
     @property
     def what(self) -> str:
         """The missing ones, by name and number."""
-        more = f", and {len(self.missing) - 1} more of its {self.total}" if len(self.missing) > 1 else ""
-        return f"the shard {self.missing[0]}, which {self._source}{more}"
+        first, *others = self.missing
+        more = f", and {len(others)} more of its {self.total}" if others else ""
+        return f"the shard {first}, which {self._source}{more}"
 
 
 class _Index(msgspec.Struct):
