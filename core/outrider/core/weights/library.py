@@ -11,7 +11,7 @@ from pathlib import Path
 from outrider.core import paths
 from outrider.core.errors import BrokenFileError, ModelError, UsageError
 from outrider.core.protocol import ModelRow
-from outrider.core.weights import catalogue, choice, elsewhere, hubname, receipts
+from outrider.core.weights import catalogue, choice, elsewhere, hubname, receipts, sidecar
 from outrider.core.weights.catalogue import Entry, Source
 from outrider.core.weights.download import fetch, lock_file, settle, unfinished, work_folder
 from outrider.core.weights.elsewhere import Found
@@ -201,16 +201,30 @@ def _same(asked: HubName) -> Entry | None:
             continue
         if receipt.revision != asked.revision and not hubname.is_commit(asked.revision, receipt.commit):
             continue
-        place = _meant(receipt, asked.label) if asked.label else 0
+        place = _meant(receipt, _file(entry), asked.label)
         if place is not None:
             fitting.append((place, choice.rank(receipt.label), entry.name, entry))
     return min(fitting, key=lambda one: one[:3])[3] if fitting else None
 
 
-def _meant(receipt: receipts.Receipt, label: str) -> int | None:
-    """How well a pulled model is what a label means; None if it is not, or if its repository has something that is more so."""
-    name = receipt.files[0].name if receipt.files else ""
+def _file(entry: Entry) -> str:
+    """The file by whose name a model was pulled; empty if it was by another name."""
+    asked = hubname.from_folder(entry.path)
+    return asked.label if asked is not None and not choice.is_label(asked.label) else ""
+
+
+def _meant(receipt: receipts.Receipt, file: str, label: str) -> int | None:
+    """How well a pulled model is what a label means, 0 the best; None if it is not, or if its repository has a better one.
+
+    A drafter that was pulled by its `file` is meant by that name alone.
+    """
+    beside = bool(file and sidecar.by_name(file))
+    if not label:
+        return None if beside else 0
+    name = file or (receipt.files[0].name if receipt.files else "")
     place = choice.fit(name, receipt.label, label) if receipt.label or name.lower().endswith(".gguf") else None
+    if place == 0 or beside:
+        return None if place else place
     others = [choice.fit("", other, label) for other in receipt.labels if other != receipt.label]
     return place if place is not None and all(other is None or other > place for other in others) else None
 
