@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from .linear import Form
 from .load import load_decoder
@@ -13,6 +14,7 @@ from .load import load_decoder
 if TYPE_CHECKING:
     from outrider.core.weights.checkpoint import Checkpoint
 
+_ARITHMETIC = ("add", "__add__", "mul", "__mul__")
 _ROWS = 64  # of tables that are made and thrown away
 
 
@@ -36,7 +38,24 @@ class _Outline:
         """None, as `layout`."""
 
 
+class _Quick(TorchFunctionMode):
+    """What is done most to tensors without numbers, by hand: torch itself imports its compiler for that, which takes seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name: str = getattr(func, "__name__", "")
+        first: Any = args[0] if args else None
+        if func is torch.cat and first[0].is_meta:
+            dim = args[1] if len(args) > 1 else 0
+            shape = [*first[0].shape]
+            shape[dim] = sum(part.shape[dim] for part in first)
+            return torch.empty(shape, dtype=first[0].dtype, device="meta")
+        if name in _ARITHMETIC and isinstance(first, Tensor) and first.is_meta and isinstance(args[1], int | float):
+            return first
+        return func(*args, **(kwargs or {}))
+
+
 def check(checkpoint: Checkpoint) -> None:
     """Go through a load of the model without weights. Raises ModelError for what a load would refuse."""
     outline: Any = _Outline(checkpoint)
-    load_decoder(outline, Form(torch.float32, torch.device("meta")), _ROWS)
+    with _Quick():
+        load_decoder(outline, Form(torch.float32, torch.device("meta")), _ROWS)
