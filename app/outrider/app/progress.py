@@ -43,6 +43,7 @@ class ProgressLine:
         self._clock = clock
         self._drawn = False
         self._open = False  # a plain line announced a download that has not ended
+        self._waiting = ""  # what a plain line told of the last wait
         self._last = float("-inf")
         self._phase = ("", "")
         self._began = (0.0, 0.0)  # time and done of the first event of this phase
@@ -63,6 +64,10 @@ class ProgressLine:
             self._paint(event, now, fresh)
         elif event.unit == "bytes" and event.phase == "download":
             self._plain(event, fresh)
+        elif event.phase == "wait" and not self._waiting.startswith(event.note):
+            self._waiting = event.note
+            self._stream.write(render.printable(f"{_verb(event)}\n"))
+            self._stream.flush()
 
     def clear(self) -> None:
         """Take the line away, so that something else can be written."""

@@ -14,7 +14,7 @@ from . import finding, registry
 from .answer import Answer, Control, Order, check_size
 from .batch import Batch
 from .composite import Composite
-from .errors import DownloadError, DrafterError, ModelError, UsageError
+from .errors import BrokenFileError, DownloadError, DrafterError, ModelError, UsageError
 from .loading import Model, open_model
 from .noise import fresh_seed
 from .protocol import DrafterChoice, Event, Generate, Message, ModelChoice, Notice, Progress, Report, Step
@@ -25,7 +25,8 @@ from .text.detokenise import Detokeniser
 from .text.template import ChatTemplate
 from .text.thinking import Splitter
 from .values import MOST_DRAFTED, most_threads
-from .weights.library import resolve
+from .weights.jobs import event
+from .weights.library import advice, resolve
 
 Say = Callable[[Step | Progress | Notice], None]
 TAIL = 4096  # characters of a raw text that tell what kind of text goes on
@@ -52,12 +53,16 @@ class Engine:
             say(Progress(number, phase, done, total, unit, note))
 
         path = resolve(
-            choice.model, lambda phase, done, total, note: tell(phase, done, total, "bytes", note), cancelled
+            choice.model, lambda phase, done, total, note: say(event(number, phase, done, total, note)), cancelled
         )
         self.unload()
         if choice.threads:  # for loading; how many are best without that is measured then
             torch.set_num_threads(choice.threads)
-        self.model = open_model(choice, path, tell, cancelled)
+        try:
+            self.model = open_model(choice, path, tell, cancelled)
+        except BrokenFileError as error:
+            error.hint = advice(error.hint, choice.model)
+            raise
         for text in self.model.remarks:
             say(Notice(text, number))
         self.model.loaded.load_s = time.perf_counter() - began
@@ -153,7 +158,7 @@ class Engine:
 
         def choose(choice: DrafterChoice) -> registry.Rider | None:
             def bring(phase: str, done: float, total: float, note: str) -> None:
-                say(Progress(request.id, phase, done, total, "bytes", note))
+                say(event(request.id, phase, done, total, note))
 
             def report(text: str) -> None:
                 say(Notice(text, request.id))

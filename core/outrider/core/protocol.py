@@ -119,10 +119,14 @@ class Remove(Request):
 
 
 class Drafters(Request):
-    """Which drafters there are and how each fits the target. Reads no weights. Result: list of `DrafterRow`."""
+    """Which drafters there are and how each fits the target. Reads no weights. Result: list of `DrafterRow`.
+
+    It fails for a model or weights that are not here, unless `fetch` has them downloaded.
+    """
 
     model: ModelChoice
     weights: str | None = None
+    fetch: bool = False
 
 
 class DrafterTest(Request):

@@ -34,6 +34,7 @@ import threading  # noqa: E402
 import traceback  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from importlib.metadata import version  # noqa: E402
+from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 from outrider.core import protocol  # noqa: E402
@@ -157,7 +158,9 @@ class Service:
 
     def _bytes(self, number: int) -> Callable[[str, int, int, str], None]:
         """Sends how far the download of request `number` is."""
-        return lambda phase, done, total, note: self.send(protocol.Progress(number, phase, done, total, "bytes", note))
+        from outrider.core.weights.jobs import event
+
+        return lambda phase, done, total, note: self.send(event(number, phase, done, total, note))
 
     # ------------------------------------------------------------------ jobs
 
@@ -180,9 +183,9 @@ class Service:
         return protocol.Result(request=request.id, data=protocol.plain(found))
 
     def _pull(self, request: protocol.Pull) -> protocol.Event:
-        from outrider.core.weights import library
+        from outrider.core.weights import known
 
-        row = library.pull(request.name, self._bytes(request.id), self.cancelled(request.id))
+        row = known.pull(request.name, self._bytes(request.id), self.cancelled(request.id))
         return protocol.Result(request=request.id, data=protocol.plain(row))
 
     def _remove(self, request: protocol.Remove) -> protocol.Event:
@@ -192,12 +195,17 @@ class Service:
 
     def _drafters(self, request: protocol.Drafters) -> protocol.Event:
         from outrider.core import finding, history
+        from outrider.core.weights import known
         from outrider.core.weights.checkpoint import describe
         from outrider.core.weights.library import resolve
 
-        tell, cancelled = self._bytes(request.id), self.cancelled(request.id)
-        path = resolve(request.model.model, tell, cancelled)
-        weights = str(resolve(request.weights, tell, cancelled)) if request.weights else None
+        def find(name: str) -> Path:
+            if not request.fetch:
+                return known.located(name)
+            return resolve(name, self._bytes(request.id), self.cancelled(request.id))
+
+        path = find(request.model.model)
+        weights = str(find(request.weights)) if request.weights else None
         rows = finding.survey(describe(path), request.model.model, weights)
         history.tell(rows, path)
         return protocol.Result(request=request.id, data=protocol.plain(rows))

@@ -21,6 +21,7 @@ from .loading import Model
 from .prompting import PLAIN, Answered, Prompting, Run, parting, run_of, score
 from .protocol import BenchPrompt, DrafterChoice, DrafterTest, Message, Progress, Sampling, Step
 from .target.model import SLACK
+from .weights.jobs import event
 from .weights.library import resolve
 
 CHAIN = 8  # tokens of a draft, where it is a chain
@@ -97,7 +98,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 def _found(model: Model, request: DrafterTest, say: Say, cancelled: Callable[[], bool]) -> _Found:
     def bring(phase: str, done: float, total: float, note: str) -> None:
-        say(Progress(request.id, phase, done, total, "bytes", note))
+        say(event(request.id, phase, done, total, note))
 
     name, given, info = request.drafter.name.replace("-", "_"), request.drafter.weights, model.talk.target.info
     weights = str(resolve(given, bring, cancelled)) if given else None

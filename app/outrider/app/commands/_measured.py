@@ -62,7 +62,7 @@ async def riders(
     rows, given = loaded.drafters, options.drafter.weights
     takers = set(wanted)
     if given and len(wanted) != 1:
-        survey = protocol.Drafters(id=session.client.number(), model=options.model, weights=given)
+        survey = protocol.Drafters(id=session.client.number(), model=options.model, weights=given, fetch=True)
         rows = protocol.as_type(await session.ask(survey), list[protocol.DrafterRow])
         takers = {"auto", "composite", *(row.name for row in rows if row.where == "given")}
     names = wanted or ["auto", *(row.name for row in rows if row.usable and (row.fit == "any" or not free))]
