@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import toys
@@ -14,6 +16,7 @@ from outrider.core.policy import Policy
 from outrider.core.protocol import DrafterChoice, Progress, Report, Step
 from outrider.core.rounds import first_children
 from outrider.core.sample import Settings
+from outrider.core.target.model import TargetModel
 from outrider.drafters.prompt_lookup import Lookup
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
@@ -127,6 +130,37 @@ def test_the_same_prompt_again_prefills_one_token() -> None:
     talk = Conversation(toys.target())
     toys.answer(talk, PROMPT, limit=1)
     assert talk.reuse(PROMPT) == len(PROMPT) - 1
+
+
+def test_a_prompt_that_is_cached_whole_takes_its_first_token_from_kept_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pass over the prompt, for plain decoding as for a drafter that reads the last state; an edit is prefilled."""
+    talk, listener = Conversation(toys.target()), toys.Listener()
+    first = toys.answer(talk, PROMPT, toys.guard(listener), limit=6)
+    prefilled: list[int] = []
+    forward = TargetModel.forward
+
+    def counted(self: TargetModel, ids: Any, **rest: Any) -> Any:
+        prefilled.extend([len(ids)] if rest.get("last") else [])
+        return forward(self, ids, **rest)
+
+    monkeypatch.setattr(TargetModel, "forward", counted)
+    for drafter in (toys.guard(listener), None, toys.guard(Lookup())):
+        again = toys.answer(talk, PROMPT, drafter, limit=6)
+        assert again.token_ids == first.token_ids and again.reused == len(PROMPT)
+    assert prefilled == []
+    assert toys.answer(talk, [*PROMPT, 5], limit=2).reused == len(PROMPT)
+    assert toys.answer(talk, PROMPT, limit=6).token_ids == first.token_ids
+    assert prefilled == [1, 1]  # of the newest prompt alone
+
+
+def test_a_state_that_was_not_kept_costs_one_token_and_no_other_text() -> None:
+    talk, listener = Conversation(toys.target()), toys.Listener()
+    first = toys.answer(talk, PROMPT, limit=6)
+    again = toys.answer(talk, PROMPT, toys.guard(listener), limit=6)
+    assert again.token_ids == first.token_ids and again.reused == len(PROMPT) - 1
+    assert listener.states[len(PROMPT)] is not None
+    kept = toys.answer(talk, PROMPT, toys.guard(listener), limit=6)
+    assert kept.token_ids == first.token_ids and kept.reused == len(PROMPT)
 
 
 def test_eos_inside_a_draft() -> None:

@@ -48,14 +48,41 @@ class Control(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PromptEnd:
+    """What the last token of a prompt gave."""
+
+    length: int  # tokens of the prompt
+    logits: Tensor  # [1, V]
+    states: tuple[int, ...]  # numbers of the residuals in `hidden`
+    hidden: Tensor | None  # [1, states, d]
+
+
 @dataclass(slots=True)
 class Conversation:
-    """What stays between answers: the ids whose K/V lie in the cache, and every loaded drafter."""
+    """What stays between answers: the ids whose K/V are in the cache, and every loaded drafter."""
 
     target: TargetModel
     tokens: list[int] = field(default_factory=list)
     drafters: dict[tuple[str, str | None], Rider] = field(default_factory=dict)
     whole: int = 0  # of them that were prefilled in whole chunks; kept in exact mode alone
+    end: PromptEnd | None = None  # of the newest prompt, as long as the cache begins with it
+
+    def ended(self, ids: Sequence[int]) -> PromptEnd | None:
+        """What the last of `ids` gave, if they are the newest prompt and in the cache whole."""
+        end = self.end
+        if end is None or end.length != len(ids) or self.target.length < end.length:
+            return None
+        return end if self.tokens[: end.length] == list(ids) else None
+
+    def reuse_whole(self, ids: Sequence[int]) -> bool:
+        """Cut target and drafters to `ids`, which the cache begins with; False where the target's state is not known there."""
+        if self.target.rewind(len(ids)) != len(ids):
+            return False
+        for drafter in self.drafters.values():
+            drafter.rewind(len(ids))
+        self.tokens = list(ids)
+        return True
 
     def reuse(self, ids: Sequence[int]) -> int:
         """Cut target and drafters to the prefix shared with `ids` (or less of it, where a state cannot be cut there).
@@ -71,6 +98,8 @@ class Conversation:
         for drafter in self.drafters.values():
             drafter.rewind(shared)
         self.tokens = list(ids)
+        if self.end is not None and shared < self.end.length:
+            self.end = None
         return shared
 
     def _rewind_whole(self, shared: int) -> int:
@@ -183,9 +212,10 @@ class Answer:
     def _prefill(self, drafter: Rider | None, control: Control) -> bool:
         began = time.perf_counter()
         talk, ids = self.talk, self.order.ids
-        shared = self._reused = talk.reuse(ids)
-        states = drafter.needs.hidden if drafter is not None and not drafter.failed else ()
-        at, logits, carry = shared, None, None
+        states = tuple(drafter.needs.hidden) if drafter is not None and not drafter.failed else ()
+        end = talk.ended(ids)
+        shared, carry = self._reuse(end, states)
+        self._reused, at, logits = shared, shared, None
         while at < len(ids):
             if control.cancelled():
                 self.emitter.close("cancelled")
@@ -205,7 +235,12 @@ class Answer:
             if len(ids) - shared > CHUNK:
                 note = f"{shared} reused" if shared else ""
                 self._say(Progress(self.order.request, "prompt", at - shared, len(ids) - shared, "tokens", note))
+        talk.hear(drafter, at, None)
+        if end is not None:  # made anew it could differ in its last bits
+            logits = end.logits
         assert logits is not None
+        if at > shared:
+            talk.end = PromptEnd(len(ids), logits.clone(), states, None if carry is None else carry.clone())
         talk.tokens.append(self.sampler.token(logits[0], len(ids)))
         talk.hear(drafter, len(talk.tokens), carry)
         self.timing.prefill_s = time.perf_counter() - began
@@ -214,6 +249,12 @@ class Answer:
             Round(talk.tokens[-1:], "P", 0, 0, "none", Guess([]), [], logits, verify_s=self.timing.prefill_s), None
         )
         return True
+
+    def _reuse(self, end: PromptEnd | None, states: tuple[int, ...]) -> tuple[int, Tensor | None]:
+        """Tokens of the prompt that need no pass, and the residuals of the last of them: all tokens where `end` has these."""
+        if end is not None and (not states or states == end.states) and self.talk.reuse_whole(self.order.ids):
+            return end.length, end.hidden if states else None
+        return self.talk.reuse(self.order.ids), None
 
     # ------------------------------------------------------------------ decode
 
