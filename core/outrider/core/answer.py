@@ -19,6 +19,7 @@ from .noise import Noise
 from .phases import Phases
 from .policy import LADDER, Outcome, Policy
 from .protocol import DrafterChoice, Kind, Progress, RejectedToken, Report, Sampling, Step, Timing, Token
+from .recompute import give_states
 from .registry import Rider
 from .rounds import Round, Rounds
 from .sample import Sampler, Settings
@@ -182,6 +183,7 @@ class Answer:
         self.by_drafter: dict[str, int] = {}
         self._choice = order.drafter
         self._phases, self._telling = Phases(order.tail), Telling()
+        self._drafted: Rider | None = None  # who made the last draft
         self._kept: int | None = None  # tokens of the last round up to the end of the answer, if it ended there
         self._seq = 0
         self._reused = 0  # tokens of the prompt
@@ -260,6 +262,7 @@ class Answer:
 
     def _decode(self, rounds: Rounds, drafter: Rider | None, control: Control) -> None:
         context = self.talk.target.context
+        self._give_states(drafter)
         while self.emitter.finish is None:
             if control.cancelled():
                 self.emitter.close("cancelled")
@@ -276,7 +279,7 @@ class Answer:
             done = rounds.run(drafter, asked)
             self._count(done)
             spent = self._emit(done, began)
-            self._learn(done, spent, behind)
+            self._learn(done, spent, behind, drafter)
             self.timing.decode_s += time.perf_counter() - began - spent  # telling and learning are paid for as well
 
     def _budget(self, drafter: Rider | None, room: int) -> int:
@@ -289,7 +292,9 @@ class Answer:
         most, context = min(most, drafter.shape.nodes), len(self.talk.tokens)
         if not self.policy.begin(self._phases.now, context, pinned=pinned, park=self._choice.name == "auto"):
             return 0
-        return most if drafter.chooses else self.policy.budget(drafter.name, most, block=drafter.block)
+        return (
+            most if drafter.chooses else self.policy.budget(drafter.name, most, block=drafter.block, line=drafter.line)
+        )
 
     def _switch(self, drafter: Rider | None, control: Control) -> Rider | None:
         """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
@@ -304,8 +309,20 @@ class Answer:
         self._choice = choice
         if fresh is not None:
             self.talk.hear(fresh, len(self.talk.tokens), None)
+            self._give_states(fresh)
         control.switch_done(fresh.name if fresh is not None else "none", None)
         return fresh
+
+    def _give_states(self, drafter: Rider | None) -> None:
+        """A drafter that takes up behind tokens that were read without it gets their states; that counts as drafting."""
+        if drafter is None or self.emitter.finish is not None:
+            return
+        began = time.perf_counter()
+        give_states(self.talk.target, self.talk.tokens, drafter, self.policy.costs)
+        self._drafted = None
+        spent = time.perf_counter() - began
+        self.timing.draft_s += spent
+        self.timing.decode_s += spent
 
     def _count(self, done: Round) -> None:
         self.passes += 1
@@ -315,10 +332,17 @@ class Answer:
         self.timing.draft_s += done.draft_s
         self.timing.verify_s += done.verify_s
 
-    def _learn(self, done: Round, spent: float, context: int) -> None:
+    def _learn(self, done: Round, spent: float, context: int, drafter: Rider | None) -> None:
         """The policy hears of a round of so many seconds behind `context` tokens."""
+        again = drafter is self._drafted
+        if done.proposed:
+            self._drafted = drafter
         if done.fresh or (self.passes == 1 and not self.policy.plain.n):  # the very first pass pays for warming up
             return
+        if (
+            done.proposed and drafter is not None and not drafter.chooses and again
+        ):  # the first draft pays for the prompt
+            self.policy.costs.drafting(done.drafter).saw(done.proposed, done.draft_s)
         guess = done.guess
         self.policy.learn(
             Outcome(
