@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from outrider.app.config import folders
-from outrider.core import paths, protocol
+from outrider.core import paths, protocol, terminal
 
 # Weights are read from end to end for every token; in huge pages that is a tenth faster. Only the C library's start-up
 # reads this, so it cannot be set from inside; where it is not known it does nothing.
@@ -115,12 +115,14 @@ class EngineClient:
         self._closing = self._garbled = False
         self._greeted.clear()
         loop = asyncio.get_running_loop()
+        variables, descriptors = terminal.inherited()
         try:
             self._transport, streams = await loop.subprocess_exec(
                 lambda: SubprocessStreamProtocol(_CHUNK, loop),
                 *self.command,
                 start_new_session=True,  # a Ctrl-C in the terminal is the client's to handle
-                env={**_HUGE_PAGES, **os.environ, **folders()},
+                pass_fds=descriptors,
+                env={**_HUGE_PAGES, **os.environ, **folders(), **variables},
             )
         except OSError as error:
             raise EngineError(f"The engine process could not be started: {error}.", "Run `outrider doctor`.") from error

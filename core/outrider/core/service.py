@@ -36,7 +36,7 @@ from collections.abc import Callable  # noqa: E402
 from importlib.metadata import version  # noqa: E402
 from typing import Any  # noqa: E402
 
-from outrider.core import protocol  # noqa: E402
+from outrider.core import protocol, terminal  # noqa: E402
 from outrider.core.errors import Cancelled, OutriderError  # noqa: E402
 
 _READ = 1 << 16
@@ -70,6 +70,7 @@ class Service:
                 while data:
                     data = data[os.write(self._out, data) :]
             except BrokenPipeError:
+                terminal.restore()
                 os._exit(0)
 
     @property
@@ -93,6 +94,7 @@ class Service:
                 break
             for request in requests:
                 self._sort(request)
+        terminal.restore()
         self._hang_up()
 
     def _sort(self, request: protocol.Request) -> None:

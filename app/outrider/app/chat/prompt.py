@@ -60,6 +60,9 @@ class Prompt(TextArea):
             super().__init__()
             self.text, self.attachments = text, tuple(attachments)
 
+    class Suspended(Message):
+        """The user pressed the key that stops programs on an empty prompt; elsewhere it undoes."""
+
     def __init__(self, placeholder: str) -> None:
         super().__init__(
             placeholder=placeholder, compact=True, highlight_cursor_line=False, show_line_numbers=False, id="prompt"
@@ -86,6 +89,10 @@ class Prompt(TextArea):
         if self.companion is not None and self.companion.key(event.key):
             event.prevent_default()
             event.stop()
+        elif event.key == "ctrl+z" and not self.text and not self.attachments:
+            event.prevent_default()
+            event.stop()
+            self.post_message(self.Suspended())
         elif event.key == "enter" or event.key in NEW_LINE:
             event.prevent_default()
             event.stop()

@@ -200,6 +200,10 @@ class ChatScreen(Screen[None]):
         else:
             self.perform(action, argument)
 
+    def on_prompt_suspended(self) -> None:
+        """Stop, or say why that is impossible here."""
+        self.perform(BY_ID["suspend"])
+
     def on_card_asked(self, event: Card.Asked) -> None:
         """A letter on an error card."""
         self.perform(BY_ID[event.action])
