@@ -208,7 +208,9 @@ class EngineClient:
         self._tasks = []
         if self._transport is not None:
             if self._process is not None:
-                await _ended(self._process, _LAST_BREATH)  # closing one that has not ended would take its end from the loop
+                await _ended(
+                    self._process, _LAST_BREATH
+                )  # closing one that has not ended would take its end from the loop
             self._transport.close()  # its pipes too, should a child of the engine still hold them
             self._transport = None
 

@@ -155,7 +155,7 @@ def test_how_long_the_escape_key_waits() -> None:
         ((b"one\r", b"two\r", b"three\r"), [("paste", "one\rtwo\rthree\r")]),
         ((b"o", b"\r", b"t", b"\r"), [("keys", "o"), ("paste", "\rt\r")]),
         ((b"\x1b[200~a\rb\x1b[20", b"1~c"), [("paste", "a\rb"), ("keys", "c")]),
-        ((b"\x1b[200~a\x1b[31mb\x1b[201~",), [("paste", "a\x1b[31mb")]),
+        ((b"\x1b[200~a\x1b[31mb\x1b[201~",), [("paste", "a␛[31mb")]),
         ((b"\x1b[200~abc", 3.0, b"x"), [("paste", "abc"), ("keys", "x")]),  # its end never came
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import re
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -99,3 +100,10 @@ def test_every_letter_is_rendered(seed: int) -> None:
     for text, places in shown:
         for letter, place in zip(text, places or (), strict=False):
             assert place < 0 or letter < "\u4e00" or source[place] == letter
+
+
+async def test_the_prompt_shows_signs_for_what_terminals_obey(ride: Any) -> None:
+    async with ride(private=True) as chat:
+        chat.chat.prompt.put("a\u202e\x1b[31mb\u2066")
+        await chat.pilot.pause(0)
+        assert "a\ufffd␛[31mb\ufffd" in chat.screen()

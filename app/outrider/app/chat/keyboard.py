@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from outrider.app.text import sanitize
+
 ESCAPE_DELAY = 0.1  # seconds after which an ESC that nothing followed was the key
 _LATE = 2.0  # seconds without a byte after which the rest of a reply or of a paste comes no more
 _REMEMBERED = 30.0  # seconds in which the rest of a reply is still known for what it is
@@ -34,6 +36,7 @@ _REPLY = re.compile(
     rb"|\[(?:[?>=<][0-?]*[ -/]*(?:[@-~]|\Z)|\d[\d;:]*\$?(?:[RSntcyuMm~]|\Z)))"
 )
 _CONTROL = re.compile("([\x00-\x08\x0b\x0c\x0e-\x1f\x7f]+)")
+_OBEYED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _C1 = re.compile("[\x80-\x9f]")
 _LINES = re.compile(r"\r(?=[^\r])|\r.*\r", re.DOTALL)
 
@@ -209,7 +212,7 @@ class InputDecoder:
     def _pasted(self, data: bytes | bytearray) -> Iterator[Input]:
         yield from self._flushed()
         if text := data.decode("utf-8", "replace").replace("\x00", ""):
-            yield Input("paste", text)
+            yield _paste(text)
 
     def _typed(self, text: str) -> Iterator[Input]:
         """Keys at once, but for lines: those wait until it is clear how many come together."""
@@ -233,7 +236,12 @@ class InputDecoder:
         text, self._together = self._together, ""
         if text:
             several = bool(_LINES.search(text)) and bool(text.strip("\r"))
-            yield Input("paste" if several else "keys", text)
+            yield _paste(text) if several else Input("keys", text)
+
+
+def _paste(text: str) -> Input:
+    """Control characters become signs for them: no place that shows what was pasted obeys one."""
+    return Input("paste", _OBEYED.sub(lambda match: sanitize(match[0]), text))
 
 
 def _cut(

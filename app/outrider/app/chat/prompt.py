@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
+from rich.text import Text
 from textual.binding import Binding
 from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
 
 from outrider.app.store.records import Attachment
+from outrider.app.text import sanitize
 
 NEW_LINE = ("shift+enter", "ctrl+j", "alt+enter")
 
@@ -121,6 +123,10 @@ class Prompt(TextArea):
         """Nothing that was typed is lost."""
         if self.companion is not None:
             self.companion.close()
+
+    def get_line(self, line_index: int) -> Text:
+        """A line as it is shown."""
+        return Text(sanitize(self.document.get_line(line_index)), end="", no_wrap=True)
 
     def send(self) -> None:
         """Send the text, or break the line if a backslash asks for it."""
