@@ -19,7 +19,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from outrider.app.chat import ChatOptions
-from outrider.app.chat.bindings import unbind
+from outrider.app.chat.bindings import terminal_driver, unbind
 from outrider.app.chat.follow import Follower
 from outrider.app.chat.keymap import shown
 from outrider.app.chat.marks import ACCEPTED, Marks
@@ -27,22 +27,12 @@ from outrider.app.chat.palette import Palette, tints_of
 from outrider.app.chat.screen import ChatScreen
 from outrider.app.chat.styling import Styling
 from outrider.app.chat.themes import CONTRAST, DARK, LIGHT, theme_of
-from outrider.core import terminal
 
 if TYPE_CHECKING:
     from outrider.app.chat.gauge import Profile
 
 _RUBBISH = (20_000, 10, 10)  # objects until it is looked for; the usual 700 cost a fifth of all time while a reply came
 _WARM = 3.0  # seconds until all is loaded, which then is not looked through again: that held up a frame by a third of a second
-
-
-def _driver() -> type[Driver] | None:
-    """What drives the terminal; None leaves it to the screen library."""
-    if sys.platform == "win32" or os.environ.get("TEXTUAL_DRIVER"):
-        return None
-    from outrider.app.chat.driver import TerminalDriver
-
-    return TerminalDriver
 
 
 class ChatApp(App[None]):
@@ -52,7 +42,7 @@ class ChatApp(App[None]):
 
     def __init__(self, options: ChatOptions) -> None:
         with as_file(files("outrider.assets").joinpath("styles")) as styles:
-            super().__init__(driver_class=_driver(), css_path=sorted(styles.glob("*.tcss")))
+            super().__init__(driver_class=terminal_driver(), css_path=sorted(styles.glob("*.tcss")))
         unbind(self, self.COMMAND_PALETTE_BINDING)  # the registry's key for it is the screen's
         self.follower = Follower(options.asked)
         look = self.follower.settings.config.look
@@ -133,7 +123,6 @@ class ChatApp(App[None]):
         with contextlib.suppress(NotImplementedError):  # not on every system
             for ends in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(ends, self.exit)
-            terminal.restore_on((signal.SIGQUIT, signal.SIGABRT))
         gc.set_threshold(*_RUBBISH)
         loop.call_later(_WARM, gc.freeze)
         try:

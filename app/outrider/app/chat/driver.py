@@ -9,13 +9,16 @@ import signal
 import sys
 import termios
 from collections.abc import Iterator
+from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO
 
 from textual import constants
 from textual._xterm_parser import XTermParser
+from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
-from textual.events import Paste, Resize
+from textual.drivers.linux_inline_driver import LinuxInlineDriver
+from textual.events import CursorPosition, Paste, Resize
 from textual.message import Message
 
 from outrider.app.chat.keyboard import Input, InputDecoder
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 _READ = 4096
 _LOOK = 0.1  # seconds between two looks whether the input is to end
 _LARGEST = 10_000  # cells of a window; a terminal that says more is not believed
+_ENDING = (signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGTERM)
 _CARRIED = ("last_x", "last_y", "mouse_pixels", "terminal_size", "terminal_pixel_size")
 
 
@@ -81,7 +85,48 @@ class _Output:
         return self._file.fileno()
 
 
-class TerminalDriver(LinuxDriver):
+class _AnyBytes(Driver):
+    """Reads whatever bytes come."""
+
+    fileno: int
+    exit_event: Event
+    _first = True
+
+    def run_input_thread(self) -> None:
+        """Read until told to end, first what was typed before this began."""
+        decoder, translator = InputDecoder(constants.ESCAPE_DELAY), Translator()
+        first, self._first = self._first, False
+        with selectors.SelectSelector() as selector:
+            selector.register(self.fileno, selectors.EVENT_READ)
+            if first and selector.select(0) and (data := self._read()):
+                self._pass_on(translator, decoder.typed_ahead(data, monotonic()))
+            while not self.exit_event.is_set():
+                wait = decoder.wait(monotonic())
+                if selector.select(_LOOK if wait is None else min(_LOOK, wait)):
+                    if not (data := self._read()):
+                        self._loop.call_soon_threadsafe(self._app.exit)
+                        return
+                    self._pass_on(translator, decoder.feed(data, monotonic()))
+                else:
+                    self._pass_on(translator, decoder.tick(monotonic()))
+
+    def _read(self) -> bytes:
+        """What has come; nothing if the terminal is gone."""
+        try:
+            return os.read(self.fileno, _READ)
+        except OSError:
+            return b""
+
+    def _pass_on(self, translator: Translator, found: list[Input]) -> None:
+        for item in found:
+            for event in translator.events(item):
+                if self.is_inline and isinstance(event, CursorPosition):
+                    self.cursor_origin = event.x, event.y
+                else:
+                    self.process_message(event)  # type: ignore[arg-type]
+
+
+class TerminalDriver(_AnyBytes, LinuxDriver):
     """Reads what was typed before it began too, stops with its whole job, and ends the chat when the terminal goes away."""
 
     def __init__(
@@ -89,8 +134,9 @@ class TerminalDriver(LinuxDriver):
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         self._file: Any = _Output(sys.__stderr__)  # type: ignore[arg-type]
-        self._first = True
         self._on = False
+        unused = (number for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL)
+        terminal.restore_on(unused)
 
     # ------------------------------------------------------------------------------------------------ in and out
 
@@ -134,34 +180,6 @@ class TerminalDriver(LinuxDriver):
         if self._must_signal_resume:
             self.resume_application_mode()
 
-    # ------------------------------------------------------------------------------------------------ input
 
-    def run_input_thread(self) -> None:
-        """Read until told to end."""
-        decoder, translator = InputDecoder(constants.ESCAPE_DELAY), Translator()
-        first, self._first = self._first, False
-        with selectors.SelectSelector() as selector:
-            selector.register(self.fileno, selectors.EVENT_READ)
-            if first and selector.select(0) and (data := self._read()):
-                self._pass_on(translator, decoder.typed_ahead(data, monotonic()))
-            while not self.exit_event.is_set():
-                wait = decoder.wait(monotonic())
-                if selector.select(_LOOK if wait is None else min(_LOOK, wait)):
-                    if not (data := self._read()):
-                        self._loop.call_soon_threadsafe(self._app.exit)
-                        return
-                    self._pass_on(translator, decoder.feed(data, monotonic()))
-                else:
-                    self._pass_on(translator, decoder.tick(monotonic()))
-
-    def _read(self) -> bytes:
-        """What has come; nothing if the terminal is gone."""
-        try:
-            return os.read(self.fileno, _READ)
-        except OSError:
-            return b""
-
-    def _pass_on(self, translator: Translator, found: list[Input]) -> None:
-        for item in found:
-            for event in translator.events(item):
-                self.process_message(event)  # type: ignore[arg-type]
+class InlineDriver(_AnyBytes, LinuxInlineDriver):
+    """The same for a program below the shell's prompt."""

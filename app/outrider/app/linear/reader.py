@@ -9,11 +9,15 @@ import contextlib
 import os
 import re
 import select
+import signal
 import sys
 from asyncio import AbstractEventLoop
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from time import monotonic
 from typing import TextIO
+
+from outrider.app.render import clean_text
 
 _TWICE = 2.0  # seconds between two presses of ctrl+c that quit
 _ASKS, _MORE = "You: ", "More: "
@@ -21,6 +25,28 @@ _TOGETHER = 0.05  # seconds between lines that nobody typed one after the other
 _READ = 4096
 _NO_TEXT = re.compile("\x1b\\[20[01]~|[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # marks of a paste, control characters
 _LINE_END = re.compile("\r\n?|\n")
+
+
+class _Stopped(Exception):
+    """The key that stops programs was pressed while `line` stood there."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line)
+        self.line = line
+
+
+@contextlib.contextmanager
+def _stoppable(line: Callable[[], str]) -> Iterator[None]:
+    """Leave the line before the program stops: the shell gets its terminal back as it was, and so do we afterwards."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise _Stopped(line())
+
+    before = signal.signal(signal.SIGTSTP, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, before)
 
 
 class Reader:
@@ -94,10 +120,16 @@ class Reader:
             self._say(prompt + line)  # nobody else shows it
             return line
         if self._readline is None:
-            return input(prompt)
+            return clean_text(input(prompt))
         readline = self._readline
-        readline.set_startup_hook((lambda: readline.insert_text(typed)) if typed else None)
-        return input(prompt)
+        while True:
+            readline.set_startup_hook(partial(readline.insert_text, typed) if typed else None)
+            try:
+                with _stoppable(readline.get_line_buffer):
+                    return clean_text(input(prompt))
+            except _Stopped as stopped:
+                typed = stopped.line
+                os.kill(os.getpid(), signal.SIGTSTP)
 
     # ------------------------------------------------------------------------------------------------ lines that come together
 
