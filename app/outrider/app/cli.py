@@ -167,6 +167,10 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    if render.is_terminal(sys.stdin) and isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(
+            errors="replace"
+        )  # a keyboard may type any bytes; those of a file are judged by who reads it
 
 
 def _usage_message(error: click.UsageError) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from outrider.app import render
+from outrider.app.text import cut
 from outrider.core import protocol
 
 _VERBS = {
@@ -39,7 +40,7 @@ class ProgressLine:
         self, stream: TextIO | None = None, *, terminal: bool | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._terminal = render.is_terminal(self._stream) if terminal is None else terminal
+        self._terminal = render.is_screen(self._stream) if terminal is None else terminal
         self._clock = clock
         self._drawn = False
         self._open = False  # a plain line announced a download that has not ended
@@ -117,8 +118,8 @@ class ProgressLine:
         words = render.printable(_verb(event))
         room = width - render.cells(figures)
         if render.cells(words) > room:
-            words = _cut(words, max(room, _WORDS) - 1) + "…"
-        return _cut(words + figures, width)
+            words = cut(words, max(room, _WORDS), "…")
+        return cut(words + figures, width)
 
     def _pace(self, event: protocol.Progress) -> list[str]:
         """Speed and time left of what moves bytes, time left of a benchmark."""
@@ -140,9 +141,3 @@ def _verb(event: protocol.Progress) -> str:
 def _bar(share: float) -> str:
     full = round(_BAR * min(1.0, max(0.0, share)))
     return "█" * full + "░" * (_BAR - full)
-
-
-def _cut(text: str, width: int) -> str:
-    while render.cells(text) > max(width, 1):
-        text = text[:-1]
-    return text

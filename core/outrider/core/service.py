@@ -37,7 +37,7 @@ from importlib.metadata import version  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-from outrider.core import protocol  # noqa: E402
+from outrider.core import protocol, terminal  # noqa: E402
 from outrider.core.errors import Cancelled, OutriderError  # noqa: E402
 
 _READ = 1 << 16
@@ -71,6 +71,7 @@ class Service:
                 while data:
                     data = data[os.write(self._out, data) :]
             except BrokenPipeError:
+                terminal.restore()
                 os._exit(0)
 
     @property
@@ -94,6 +95,7 @@ class Service:
                 break
             for request in requests:
                 self._sort(request)
+        terminal.restore()
         self._hang_up()
 
     def _sort(self, request: protocol.Request) -> None:

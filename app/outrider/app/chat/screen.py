@@ -226,6 +226,10 @@ class ChatScreen(Screen[None]):
         else:
             self.perform(action, argument)
 
+    def on_prompt_suspended(self) -> None:
+        """Stop, or say why that is impossible here."""
+        self.perform(BY_ID["suspend"])
+
     def perform(self, action: Action, argument: str = "") -> None:
         """Do it, or say why it cannot be done now."""
         reason = action.unavailable(self)

@@ -227,7 +227,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _found(hit: Hit) -> str:
     """Where it is, and the words around it; found ones bold on a terminal."""
     text, end = "", 0
-    bold = render.is_terminal(sys.stdout) and "NO_COLOR" not in os.environ
+    bold = render.is_screen(sys.stdout) and "NO_COLOR" not in os.environ
     for start, stop in hit.marked:
         text += render.printable(hit.snippet[end:start])
         word = render.printable(hit.snippet[start:stop])

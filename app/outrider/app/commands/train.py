@@ -147,7 +147,7 @@ def train(options: EngineOptions, method: str, json_to: str | None, **told: Any)
     from outrider.app.commands import _engine
 
     async def work(session: Session) -> dict[str, Any]:
-        curve = _training.Curve(sys.stderr, terminal=render.is_terminal(sys.stderr))
+        curve = _training.Curve(sys.stderr, terminal=render.is_screen(sys.stderr))
         curve.course.recall(Path(request.order.folder))
         request.id = session.client.number()
         session.cancel_first(request.id, _PATIENCE)

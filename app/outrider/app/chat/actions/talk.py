@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from outrider.app.chat.actions.action import Action
 from outrider.app.chat.input import offers
+from outrider.app.chat.terminal import has_job_control
+
+if TYPE_CHECKING:
+    from outrider.app.chat.screen import ChatScreen
+
+
+def _stays(screen: ChatScreen) -> str:
+    return "" if screen.app.can_stop and has_job_control() else "no shell here could bring the chat back"  # type: ignore[attr-defined]
+
 
 ACTIONS: tuple[Action, ...] = (
     Action(
@@ -106,6 +117,14 @@ ACTIONS: tuple[Action, ...] = (
         candidates=offers.personas,
         argument="name",
         leader="u",
+    ),
+    Action(
+        "suspend",
+        "Suspend",
+        "Back to the shell until its `fg`, with a reply going on meanwhile; ctrl+z on an empty prompt does the same",
+        lambda screen, _: screen.app.stop_job(),  # type: ignore[attr-defined]
+        slash="suspend",
+        unavailable=_stays,
     ),
     Action(
         "quit",
