@@ -24,6 +24,7 @@ from outrider.core.protocol import (
     ModelChoice,
     Sampling,
     most_threads,
+    too_large,
 )
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -111,8 +112,10 @@ def _settings(_context: click.Context, _parameter: click.Parameter, values: tupl
         once(found, name.strip(), "--drafter-option", "name")
         try:
             found[name.strip()] = json.loads(told)
-        except ValueError:
+        except (ValueError, RecursionError):
             found[name.strip()] = told
+        if (number := too_large(found[name.strip()])) is not None:
+            raise WrongUsage(f"--drafter-option {name.strip()}: {number} is beyond any number that is of use.")
     return found
 
 

@@ -40,6 +40,7 @@ from .values import TrainOrder as TrainOrder
 from .values import TrainPrompt as TrainPrompt
 from .values import Where as Where
 from .values import most_threads as most_threads
+from .values import too_large as too_large
 from .wire import ProtocolError as ProtocolError  # the whole language of the pipes is found here
 from .wire import Unpacker as Unpacker
 from .wire import pack as pack

@@ -72,11 +72,19 @@ class Sampling(msgspec.Struct, omit_defaults=True, kw_only=True):
         if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
             return f"--top-p must be above 0 and at most 1, not {self.top_p:g} (1 switches it off)."
         for token, bias in self.logit_bias.items():
-            if math.isnan(bias) or token < 0:
+            if math.isnan(bias) or not 0 <= token <= MOST_TOKENS:
                 return f"--logit-bias {token}={bias:g} is not a token id with a number."
         if any(not s for s in self.stop):
             return "--stop must not be empty."
         return None
+
+
+def too_large(value: Any) -> int | None:
+    """A whole number in a value, its lists and tables that no frame can carry, None if there is none."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return next((found for part in parts if (found := too_large(part)) is not None), None)
+    return value if isinstance(value, int) and not -MOST_SEED <= value <= MOST_SEED else None
 
 
 def _written(number: float) -> str:

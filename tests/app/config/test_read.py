@@ -93,6 +93,7 @@ MISTAKES = [
     ("[engine]\nthreads = 0", 2, f'a whole number from 1 to {most_threads()} or "default"', ""),
     ("[engine]\nthreads = 99999", 2, f'a whole number from 1 to {most_threads()} or "default", not 99999', ""),
     ("[engine]\ncontext = 1", 2, 'a whole number from 16 to 2147483647 or "default", not 1', ""),
+    ("[drafting]\ndrafter_options = { a = 1" + "0" * 30 + " }", 2, "beyond any number that is of use", ""),
     ("[drafting]\ndraft_tokens = 64", 2, 'a whole number from 1 to 63 or "default", not 64', ""),
     ('[engine]\nmodel = " "', 2, "must not be empty", ""),
     ("[lok]\na = 1", 1, "lok is no section", "Did you mean look?"),

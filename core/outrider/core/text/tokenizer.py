@@ -326,7 +326,7 @@ def _eos_ids(files: TokenizerFiles, tokenizer: Tokenizer) -> frozenset[int]:
     inner = files.config.get("text_config")
     for source in (files.config, inner if isinstance(inner, dict) else {}, files.generation):
         value = source.get("eos_token_id")
-        found.update(i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int))
+        found.update(i for i in (value if isinstance(value, list) else [value]) if type(i) is int)  # true is none
     for key in ("eos", "eot", "eom"):
         value = files.metadata.get(f"tokenizer.ggml.{key}_token_id")
         if isinstance(value, int):
