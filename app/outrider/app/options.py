@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,12 +213,17 @@ think_option = click.option("--think/--no-think", default=None, help=_told("chat
 
 
 def engine_options(
-    *, without: tuple[str, ...] = (), measuring: bool = False, warn: bool = True
+    *,
+    without: tuple[str, ...] = (),
+    helps: Mapping[str, str] | None = None,
+    measuring: bool = False,
+    warn: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the shared options to a command, which gets them folded into one `EngineOptions` named `options`.
 
     What was not typed comes from the settings: for a `measuring` command only what says which model it is and how it is
-    loaded. Mistakes in the settings are told on stderr if `warn`.
+    loaded. Mistakes in the settings are told on stderr if `warn`. `helps`: what help says of an option, where it is not the
+    same for this command.
     """
     names = [name for name in _OPTIONS if name not in without]
     sections = ("engine",) if measuring else tuple({field.section: None for field in FIELDS.values()})
@@ -238,6 +243,8 @@ def engine_options(
         wrapped: Callable[..., Any] = call if measuring else _PERSONA(call)
         for name in reversed(names):
             wrapped = _OPTIONS[name](wrapped)
+            option = wrapped.__click_params__[-1]  # type: ignore[attr-defined]  # where click keeps them for the command
+            option.help = (helps or {}).get(name, option.help)
         return wrapped
 
     return decorate

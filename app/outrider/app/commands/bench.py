@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 _TOKENS = 128
 _QUICK_TOKENS = 48
 _MOST = 1024  # answers at once
+_HELPS = {
+    "temperature": "0 is greedy, 0.7 usual, above 1 wild.  [default: 0]",
+    "max_tokens": f"Tokens of an answer.  [default: {_TOKENS}; {_QUICK_TOKENS} with --quick]",
+    "seed": "What sampled answers are drawn with.  [default: 0]",
+}
 _EPILOG = f"""\b
 Examples:
   outrider bench --quick                          one prompt of each category, a minute or two
@@ -73,7 +78,7 @@ class _Files:
 
 
 @click.command(cls=Command, epilog=_EPILOG)
-@engine_options(without=("drafter", "system", "rule", "stop"), measuring=True)
+@engine_options(without=("drafter", "system", "rule", "stop"), helps=_HELPS, measuring=True)
 @_measured.drafters_option
 @click.option("--prompts", metavar="FILE", help="Own prompts, one JSON object a line.  [default: the bundled ones]")
 @_measured.categories_option

@@ -95,7 +95,7 @@ class _Train(Command):
 
 @click.command(cls=_Train, epilog=_EPILOG)
 @click.argument("method", metavar="METHOD")
-@engine_options(without=_NOT, measuring=True)
+@engine_options(without=_NOT, helps={"seed": "What answers and training draw with: the same seed, the same drafter."}, measuring=True)
 @click.option("--budget", metavar="TIME", callback=_budget, help="Plan all of it to take about so long: 10m, 2h.")
 @click.option(
     "--answers", type=click.IntRange(1, 1_000_000), metavar="N", help="Answer N prompts.  [default: all, or by budget]"
@@ -106,9 +106,15 @@ class _Train(Command):
     "--answers-of", metavar="RUN", help="Learn from the prompts and answers of another run: its folder, or its name."
 )
 @click.option("--text", metavar="FILE", help="Learn from a text file instead of the model's own answers.")
-@click.option("--answer-temperature", type=Number(0, 2), default=0.7, show_default=True, help="Of its answers.")
 @click.option(
-    "--answer-tokens", type=click.IntRange(8, 4096), default=256, show_default=True, help="Of an answer, at most."
+    "--answer-temperature", type=Number(0, 2), default=0.7, show_default=True, help="How freely the model answers."
+)
+@click.option(
+    "--answer-tokens",
+    type=click.IntRange(8, 4096),
+    default=256,
+    show_default=True,
+    help="Tokens of an answer, at most.",
 )
 @click.option("--epochs", type=Number(0.01, 1000), metavar="N", help="How often the data is gone through.")
 @click.option(
@@ -118,14 +124,19 @@ class _Train(Command):
     help="Learning rate at its highest.  [default: 1e-3, a quarter of it with --continue-from]",
 )
 @click.option(
-    "--option", "method_options", multiple=True, metavar="NAME=VALUE", callback=_options, help="Of the method."
+    "--option",
+    "method_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_options,
+    help="A setting of the method's own.",
 )
 @click.option(
     "--continue-from",
     metavar="FOLDER",
     help="Begin with this drafter instead of a fresh one; with --context N it learns from texts of up to N tokens.",
 )
-@click.option("--out", metavar="FOLDER", help="Of the run.  [default: a fresh one in the data folder]")
+@click.option("--out", metavar="FOLDER", help="Where the run is kept.  [default: a fresh folder in the data folder]")
 @click.option(
     "--resume",
     is_flag=False,

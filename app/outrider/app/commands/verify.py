@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from outrider.app.commands._engine import Session
 
 _TOKENS, _QUICK_TOKENS = 128, 32
+_HELPS = {
+    "temperature": "Of the sampled answers; at 0 only greedy ones are compared.  [default: 0.8]",
+    "max_tokens": f"Tokens of an answer.  [default: {_TOKENS}; {_QUICK_TOKENS} with --quick]",
+    "seed": "What sampled answers are drawn with.  [default: 0]",
+}
 _EPILOG = f"""\b
 Examples:
   outrider verify                                 all drafters of the starter, a few minutes
@@ -29,7 +34,7 @@ A line of a prompts file:
 
 
 @click.command(cls=Command, epilog=_EPILOG)
-@engine_options(without=("drafter", "system"), measuring=True)
+@engine_options(without=("drafter", "system"), helps=_HELPS, measuring=True)
 @_measured.drafters_option
 @click.option("--prompts", metavar="FILE", help="Own prompts, one JSON object a line.  [default: a few bundled ones]")
 @_measured.categories_option
