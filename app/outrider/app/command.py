@@ -11,6 +11,7 @@ class Command(click.Command):
     """A command of Outrider. Raises WrongUsage for a second `--seed`, and for `--think` beside `--no-think`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does it, then look at what was given how often."""
         rest = super().parse_args(ctx, list(args))  # `--help` ends here
         if not ctx.resilient_parsing:
             _, _, order = self.make_parser(ctx).parse_args(args=list(args))
