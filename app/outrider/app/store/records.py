@@ -132,7 +132,7 @@ class Whole(msgspec.Struct, kw_only=True):
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """One line of `chats list`. `messages`: of the user."""
+    """One line of `chats list`. `messages`: of the user, on the branch that is shown."""
 
     id: str
     title: str
