@@ -301,8 +301,8 @@ class Store:
             "(SELECT node.id, parent, role, state FROM node WHERE deleted IS NULL AND node.id = "
             "ifnull(head, (SELECT max(id) FROM node WHERE chat = chat.id)) UNION ALL "
             "SELECT node.id, node.parent, node.role, node.state FROM node JOIN shown ON node.id = shown.parent) "
-            "SELECT count(*) FROM shown WHERE role = 'user' AND state != 'failed'), settings FROM chat WHERE deleted IS NULL "
-            "ORDER BY updated DESC, id DESC LIMIT ?"
+            "SELECT count(*) FROM shown WHERE role = 'user' AND state != 'failed'), settings FROM "
+            "(SELECT * FROM chat WHERE deleted IS NULL ORDER BY updated DESC, id DESC LIMIT ?) AS chat"
         )
         found = []
         for *told, settings in self._all(sql, (limit,)):
