@@ -106,7 +106,8 @@ class ChatApp(App[None]):
     @on(Driver.SignalResume)
     def _repaint(self) -> None:
         """The screen is empty after a stop."""
-        self.screen.refresh(layout=True)
+        for screen in self.screen_stack:
+            screen.refresh(layout=True)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The actions of the registry, and no others."""
@@ -120,7 +121,7 @@ class ChatApp(App[None]):
 
     async def _ride(self) -> int:
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(NotImplementedError):  # not on every system
+        with contextlib.suppress(NotImplementedError, AttributeError):  # not on every system
             for ends in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(ends, self.exit)
         gc.set_threshold(*_RUBBISH)
