@@ -27,6 +27,7 @@ from outrider.app.chat.palette import Palette, tints_of
 from outrider.app.chat.screen import ChatScreen
 from outrider.app.chat.styling import Styling
 from outrider.app.chat.themes import CONTRAST, DARK, LIGHT, theme_of
+from outrider.app.text import sanitize
 
 if TYPE_CHECKING:
     from outrider.app.chat.gauge import Profile
@@ -131,7 +132,7 @@ class ChatApp(App[None]):
         finally:
             await self.chat.session.close()
             if parting := self.chat.session.keeper.parting:
-                sys.stderr.write(parting + "\n")
+                sys.stderr.write(sanitize(parting) + "\n")
             if self._profile is not None:
                 self._profile.write(self._profile_ui)
         return self.return_code or 0
