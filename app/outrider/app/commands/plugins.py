@@ -53,7 +53,8 @@ def install_plugins(package: tuple[str, ...]) -> None:
     """
     brought = packages.install(package)
     for plugin in brought:
-        click.echo(f"{plugin.distribution} {plugin.version} is installed, with drafter {plugin.drafter}.")
+        told = f"{plugin.distribution} {plugin.version} is installed, with drafter {plugin.drafter}."
+        click.echo(render.printable(told))
     if brought:
         render.say("`outrider drafters list` shows how it fits your model.")
     else:
@@ -64,7 +65,7 @@ def install_plugins(package: tuple[str, ...]) -> None:
 @click.argument("name")
 def remove_plugin(name: str) -> None:
     """Remove the plugin package NAME (or the package that offers drafter NAME)."""
-    click.echo(f"Removed {packages.remove(name)}.")
+    click.echo(render.printable(f"Removed {packages.remove(name)}."))
 
 
 def _origin(plugin: packages.Plugin) -> str:
