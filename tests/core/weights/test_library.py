@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from outrider.core import doctor
 from outrider.core.errors import ModelError, UsageError
-from outrider.core.weights import catalogue
+from outrider.core.weights import catalogue, sources
 from outrider.core.weights import library as shelf
 
 
@@ -111,3 +112,14 @@ def test_nothing_outside_the_library_is_ever_removed(library: Path, name: str, m
     with pytest.raises(ModelError):
         shelf.remove(name)
     assert secret.exists() and library.exists()
+
+
+def test_doctor_says_where_the_starter_can_be_had(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def starter() -> list[str]:
+        return [finding.text for finding in doctor.findings() if finding.topic == "starter"]
+
+    monkeypatch.setattr(doctor, "_torch", list)
+    monkeypatch.setattr(doctor, "_fused", list)
+    assert starter() == []
+    monkeypatch.setattr(sources, "pip_command", lambda source, folder: None)
+    assert starter() == ["not here, and without pip or uv it comes from the model hub alone"]
