@@ -83,6 +83,15 @@ def test_models_pull_reports_on_stderr_and_results_on_stdout(outrider):
     assert outrider("models", "pull", "org/half").err.endswith("Note: Q4_0 was taken.\n")
 
 
+def test_what_cannot_be_run_is_not_called_ready(outrider):
+    done = outrider("models", "pull", "odd")
+    assert (done.code, done.out) == (0, "odd is here: 5 B at /models/odd\n")
+    assert done.err.endswith("Warning: it cannot be run: the architecture odd is not supported yet.\n")
+    done = outrider("models", "pull", "cut")
+    assert (done.code, done.out) == (1, "cut is here: 5 B at /models/cut.gguf\n")
+    assert done.err.endswith("Error: It cannot be used: It is cut off.\n`outrider models rm cut` deletes it.\n")
+
+
 def test_ctrl_c_during_a_pull_says_what_is_kept(screen):
     terminal = screen("models", "pull", "endless")
     terminal.read_until(b"98.4 MB of 98.4 MB")
