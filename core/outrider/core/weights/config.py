@@ -140,8 +140,11 @@ class ConfigReader:
 
     def _list(self, key: str, what: str, fits: Callable[[Any], bool], layers: int) -> list[Any]:
         value = self._value(key, None)
-        if not isinstance(value, list | tuple) or not all(map(fits, value)):
+        if not isinstance(value, list | tuple):
             self.wrong(key, f"it makes no sense as a list {what}")
+        for item in value:
+            if not fits(item):
+                self.wrong(key, f"it makes no sense as a list {what}, for it holds {_shown(item)}")
         if len(value) < layers:
             self.wrong(key, f"it has {len(value)} entries, and num_hidden_layers is {layers}")
         return list(value[:layers] if layers else value)
