@@ -117,6 +117,12 @@ def test_whatever_a_used_key_holds(name: str, form: str, monkeypatch: pytest.Mon
         ("granitemoehybrid", {"mamba_n_groups": 3}, "mamba_n_groups .3.: it must divide mamba_n_heads"),
         ("nemotron_h", {"num_hidden_layers": 3}, "num_hidden_layers .3.: layers_block_type names 4 layers"),
         ("nemotron_h", {"layers_block_type": None, "hybrid_override_pattern": "MX*-"}, "hybrid_override_pattern"),
+        (
+            "granitemoehybrid",
+            {"time_step_limit": [0.01, 0.1]},
+            r"time_step_limit \(\[0\.01, 0\.1\]\): time steps are not",
+        ),
+        ("nemotron_h", {"time_step_limit": [0.0]}, r"time_step_limit \(\[0\.0\]\): it must be two numbers"),
         ("mimo_v2_flash", {"v_head_dim": 25}, r"v_head_dim \(25\): it must .* from 1 to 24"),
         ("phi3_longrope", {"head_dim": 64}, r"long_factor .*: it must have 24 numbers"),
         (
@@ -129,6 +135,13 @@ def test_whatever_a_used_key_holds(name: str, form: str, monkeypatch: pytest.Mon
 def test_the_sentence_names_key_and_value(family: str, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelError, match=words):
         read_spec({**golden.config(family), **change})
+
+
+@needs_golden
+def test_time_steps_of_nemotron_are_not_clamped() -> None:
+    """As mamba_ssm and vLLM have it, not as transformers: see the reader."""
+    config = golden.config("nemotron_h")
+    assert read_spec({**config, "time_step_min": 0.05, "time_step_limit": [0.0, float("inf")]}) == read_spec(config)
 
 
 @needs_golden

@@ -114,6 +114,14 @@ class ConfigReader:
         """Whether a key that may also hold a number holds this word."""
         return self._values.get(key) == word
 
+    def interval(self, key: str) -> tuple[float, float]:
+        """Two numbers, the smaller one first; either may be infinite, which transformers 5 writes as a table of one word."""
+        value = self._value(key, None)
+        found = [_unpacked(item) for item in value] if isinstance(value, list | tuple) else []
+        if len(found) != 2 or not all(isinstance(item, int | float) for item in found) or not found[0] <= found[1]:
+            self.wrong(key, "it must be two numbers, the smaller one first")
+        return float(found[0]), float(found[1])
+
     def table(self, key: str) -> ConfigReader:
         """A table in the table, an empty one if there is none."""
         value = self._value(key, {})
@@ -179,6 +187,10 @@ def _is_integer(value: Any) -> bool:
     if isinstance(value, bool):
         return False
     return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+
+
+def _unpacked(value: Any) -> Any:
+    return float("inf") if value == {"__float__": "Infinity"} else value
 
 
 def _is_number(value: Any) -> bool:
