@@ -10,12 +10,14 @@ from typing import Any
 import golden
 import pytest
 import torch
+from converter import convert
 from formula import made
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from outrider.core.target import ops
 from outrider.core.target.decoder import Decoder
+from outrider.core.weights.checkpoint import open_checkpoint
 
 FILE = Path(__file__).resolve().parents[2] / "data" / "biases" / "biases.safetensors"
 with safe_open(FILE, framework="pt") as stored:
@@ -57,3 +59,15 @@ def test_fused_steps_and_torchs_own_add_them(name: str, fused: bool, tmp_path: P
         model = golden.decoder(write(name, tmp_path), torch.float32, 32)
         for rows in (len(IDS), 1):
             torch.testing.assert_close(pieces(model, rows).double(), LOGITS[name], atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["deepseek_v3", "deepseek_v3_no_rank", "gemma4_keys_as_values", "gemma4_shared_keys", "qwen3_5", "qwen3_next"],
+)
+def test_gguf_files_have_them_too(name: str, tmp_path: Path) -> None:
+    folder = write(name, tmp_path)
+    checkpoint = open_checkpoint(folder)
+    tensors = {key: checkpoint.load(key, torch.float32) for key in checkpoint.names()}
+    file = convert(json.loads((folder / "config.json").read_text()), tensors, tmp_path / "model.gguf")
+    torch.testing.assert_close(pieces(golden.decoder(file, torch.float64, 32), 3), LOGITS[name], atol=5e-6, rtol=0)
