@@ -14,6 +14,7 @@ import pytest
 
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.target.families import read_spec, text_config
+from outrider.core.target.spec import AttentionSpec
 from outrider.core.weights import plan
 from outrider.core.weights.checkpoint import info, open_checkpoint
 from outrider.core.weights.config import ConfigReader
@@ -165,3 +166,15 @@ def test_numbers_that_end_in_zero_are_whole(value: Any) -> None:
     assert read_spec({**config, "hidden_size": float(config["hidden_size"])}) == read_spec(config)
     with pytest.raises(ModelError, match="hidden_size"):
         read_spec({**config, "hidden_size": value})
+
+
+def test_a_published_config_that_leaves_out_what_is_usual() -> None:
+    """As google/gemma-3-4b-it has it."""
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34}
+    text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
+    spec = read_spec({"model_type": "gemma3", "text_config": text})
+    mixer = spec.layers[5].mixer
+    assert isinstance(mixer, AttentionSpec) and mixer.rope is not None
+    assert (mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.scale, mixer.window) == (8, 4, 256, 1 / 16, 0)
+    assert (mixer.rope.theta, mixer.rope.kind, mixer.rope.settings) == (1e6, "linear", {"factor": 8.0})
+    assert (spec.vocab, spec.context, spec.tied) == (262_208, 131_072, True)
