@@ -10,12 +10,16 @@ from typing import Any
 import golden
 import pytest
 import torch
+from converter import convert
 from formula import made
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from outrider.core.target import ops
 from outrider.core.target.decoder import Decoder
+from outrider.core.target.linear import Form
+from outrider.core.target.load import load_decoder
+from outrider.core.weights.checkpoint import open_checkpoint
 
 FILE = Path(__file__).resolve().parents[2] / "data" / "biases" / "biases.safetensors"
 with safe_open(FILE, framework="pt") as stored:
@@ -57,3 +61,33 @@ def test_fused_steps_and_torchs_own_add_them(name: str, fused: bool, tmp_path: P
         model = golden.decoder(write(name, tmp_path), torch.float32, 32)
         for rows in (len(IDS), 1):
             torch.testing.assert_close(pieces(model, rows).double(), LOGITS[name], atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["deepseek_v3", "deepseek_v3_no_rank", "gemma4_keys_as_values", "gemma4_shared_keys", "qwen3_5", "qwen3_next"],
+)
+def test_gguf_files_have_them_too(name: str, tmp_path: Path) -> None:
+    folder = write(name, tmp_path)
+    checkpoint = open_checkpoint(folder)
+    tensors = {key: checkpoint.load(key, torch.float32) for key in checkpoint.names()}
+    file = convert(json.loads((folder / "config.json").read_text()), tensors, tmp_path / "model.gguf")
+    torch.testing.assert_close(pieces(golden.decoder(file, torch.float64, 32), 3), LOGITS[name], atol=5e-6, rtol=0)
+
+
+@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
+def test_whole_blocks_in_c_add_them(tmp_path: Path) -> None:
+    """Against torch's own steps, with the same quantised matrices."""
+    stored = load_file(golden.FOLDER / "gemma3" / "model.safetensors")
+    for name in [name for name in stored if "self_attn" in name and name.endswith("proj.weight")]:
+        stored[name.replace(".weight", ".bias")] = made(name, stored[name].shape[:1]).float()
+    save_file(stored, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({**golden.config("gemma3"), "attention_bias": True}))
+    checkpoint, found = open_checkpoint(tmp_path), []
+    for fused in (True, False):
+        with contextlib.nullcontext() if fused else ops.only("cpu", None):
+            model = load_decoder(checkpoint, Form(torch.float32, golden.CPU, 8), 32)
+            found.append(pieces(model, 1))
+            if fused and not model._stacks(model._scale):
+                pytest.skip("this machine runs no blocks in C")
+    torch.testing.assert_close(*found, atol=1e-4, rtol=0)

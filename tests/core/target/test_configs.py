@@ -14,6 +14,7 @@ import pytest
 
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.target.families import read_spec, text_config
+from outrider.core.target.spec import AttentionSpec
 from outrider.core.weights import plan
 from outrider.core.weights.checkpoint import info, open_checkpoint
 from outrider.core.weights.config import ConfigReader
@@ -117,6 +118,12 @@ def test_whatever_a_used_key_holds(name: str, form: str, monkeypatch: pytest.Mon
         ("granitemoehybrid", {"mamba_n_groups": 3}, "mamba_n_groups .3.: it must divide mamba_n_heads"),
         ("nemotron_h", {"num_hidden_layers": 3}, "num_hidden_layers .3.: layers_block_type names 4 layers"),
         ("nemotron_h", {"layers_block_type": None, "hybrid_override_pattern": "MX*-"}, "hybrid_override_pattern"),
+        (
+            "granitemoehybrid",
+            {"time_step_limit": [0.01, 0.1]},
+            r"time_step_limit \(\[0\.01, 0\.1\]\): time steps are not",
+        ),
+        ("nemotron_h", {"time_step_limit": [0.0]}, r"time_step_limit \(\[0\.0\]\): it must be two numbers"),
         ("mimo_v2_flash", {"v_head_dim": 25}, r"v_head_dim \(25\): it must .* from 1 to 24"),
         ("phi3_longrope", {"head_dim": 64}, r"long_factor .*: it must have 24 numbers"),
         (
@@ -129,6 +136,13 @@ def test_whatever_a_used_key_holds(name: str, form: str, monkeypatch: pytest.Mon
 def test_the_sentence_names_key_and_value(family: str, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelError, match=words):
         read_spec({**golden.config(family), **change})
+
+
+@needs_golden
+def test_time_steps_of_nemotron_are_not_clamped() -> None:
+    """As mamba_ssm and vLLM have it, not as transformers: see the reader."""
+    config = golden.config("nemotron_h")
+    assert read_spec({**config, "time_step_min": 0.05, "time_step_limit": [0.0, float("inf")]}) == read_spec(config)
 
 
 @needs_golden
@@ -152,3 +166,15 @@ def test_numbers_that_end_in_zero_are_whole(value: Any) -> None:
     assert read_spec({**config, "hidden_size": float(config["hidden_size"])}) == read_spec(config)
     with pytest.raises(ModelError, match="hidden_size"):
         read_spec({**config, "hidden_size": value})
+
+
+def test_a_published_config_that_leaves_out_what_is_usual() -> None:
+    """As google/gemma-3-4b-it has it."""
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34}
+    text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
+    spec = read_spec({"model_type": "gemma3", "text_config": text})
+    mixer = spec.layers[5].mixer
+    assert isinstance(mixer, AttentionSpec) and mixer.rope is not None
+    assert (mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.scale, mixer.window) == (8, 4, 256, 1 / 16, 0)
+    assert (mixer.rope.theta, mixer.rope.kind, mixer.rope.settings) == (1e6, "linear", {"factor": 8.0})
+    assert (spec.vocab, spec.context, spec.tied) == (262_208, 131_072, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outrider.core.errors import BrokenFileError, ModelError
-from outrider.core.weights.packed import recipes
+from outrider.core.weights.packed import layout, recipes
 from outrider.core.weights.safetensors import SafetensorsCheckpoint
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "data" / "golden" / "gpt_oss_mxfp4"
@@ -177,3 +178,40 @@ def test_unknown_methods_are_named(tmp_path: Path) -> None:
 
 def test_plain_weights_are_left_alone() -> None:
     assert recipes({"a.weight": ("BF16", (4, 4)), "b.weight": ("F8_E4M3", (4, 4))}, {}) == ({}, set())
+
+
+VALUES: list[Any] = [float("nan"), float("inf"), -1, 0, 3, 16, 1e12, True, "x", [], [1], {}, {"weights": 3}, None]
+PACKED = {
+    "a.qweight": ("I32", (8, 64)),
+    "a.qzeros": ("I32", (2, 8)),
+    "a.scales": ("F16", (2, 64)),
+    "b.weight_packed": ("I32", (64, 8)),
+    "b.weight_scale": ("F16", (64, 2)),
+    "c_blocks": ("U8", (2, 4, 2, 16)),
+    "c_scales": ("U8", (2, 4, 2)),
+    "d.weight": ("F8_E4M3", (64, 64)),
+    "d.weight_scale": ("F32", (64, 1)),
+}
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("key", ["bits", "w_bit", "desc_act", "config_groups", "checkpoint_format"])
+def test_settings_of_another_kind(key: str, value: Any) -> None:
+    for config in ({key: value}, {"config_groups": {"group_0": {"weights": {"num_bits": value}}}}):
+        try:
+            made, _ = recipes(PACKED, config)
+        except ModelError as error:
+            assert "quantization_config" in error.message and error.hint
+        else:
+            assert all(recipe.bits in (1, 2, 4, 8) for recipe in made.values())
+
+
+@pytest.mark.parametrize("name", sorted(PACKED))
+@pytest.mark.parametrize("shape", [(), (4,), (2, 2, 2, 2, 2)], ids=str)
+def test_parts_with_another_number_of_axes(name: str, shape: tuple[int, ...]) -> None:
+    stored = {**PACKED, name: (PACKED[name][0], shape)}
+    try:
+        made, _ = recipes(stored, {})
+        assert all(layout(recipe, stored) is None or recipe.shape for recipe in made.values())
+    except BrokenFileError as error:
+        assert "axes" in error.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.weights.checkpoint import describe, open_checkpoint
 
 CONFIG = {"model_type": "llama", "vocab_size": 8, "hidden_size": 4, "num_hidden_layers": 1}
+NUMBERS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+NUMBERS += [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
 TENSORS = {
     "model.embed_tokens.weight": torch.arange(32).view(8, 4).bfloat16(),
     "model.norm.weight": torch.ones(4),
@@ -28,6 +31,13 @@ def folder(tmp_path: Path) -> Path:
     path.mkdir()
     (path / "config.json").write_text(json.dumps(CONFIG))
     save_file(TENSORS, path / "model.safetensors")
+    return path
+
+
+def plain(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    """A folder with these tensors."""
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    save_file(tensors, path / "model.safetensors")
     return path
 
 
@@ -222,3 +232,35 @@ def test_shards_of_every_naming_without_an_index(sharded: Path, pattern: str) ->
     for i in (1, 2):
         (sharded / f"model-0000{i}-of-00002.safetensors").rename(sharded / f"{pattern.format(i)}.safetensors")
     assert sorted(open_checkpoint(sharded).names()) == sorted(TENSORS)
+
+
+def test_a_file_that_is_cut_while_its_tensors_are_in_use(tmp_path: Path) -> None:
+    """A map would end the process with SIGBUS."""
+    folder = plain(tmp_path, {"a": torch.arange(1 << 16, dtype=torch.float32), "b": torch.ones(1 << 16)})
+    checkpoint = open_checkpoint(folder)
+    tensor = checkpoint.load("a")
+    os.truncate(folder / "model.safetensors", 1000)
+    assert torch.equal(tensor, torch.arange(1 << 16, dtype=torch.float32))
+    with pytest.raises(BrokenFileError, match="has become shorter"):
+        checkpoint.load("b")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(BrokenFileError, match="cannot be read: No such file"):
+        checkpoint.load("a")
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_numbers_of_every_kind_are_what_was_written(dtype: torch.dtype, tmp_path: Path) -> None:
+    stored = {"a": torch.arange(12).view(3, 4).to(dtype), "none": torch.empty(0, 4, dtype=dtype)}
+    stored["one"] = torch.ones((), dtype=dtype)
+    checkpoint = open_checkpoint(plain(tmp_path, stored))
+    for name, tensor in stored.items():
+        found = checkpoint.load(name)
+        assert found.dtype == dtype and found.shape == tensor.shape and torch.equal(found.float(), tensor.float())
+
+
+def test_tensors_that_overlap(tmp_path: Path) -> None:
+    folder = plain(tmp_path, {"a": torch.ones(4), "b": torch.ones(4)})
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b"[16,32]", b"[ 0,16]"))
+    with pytest.raises(BrokenFileError, match="overlap"):
+        open_checkpoint(folder)

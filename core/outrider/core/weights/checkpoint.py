@@ -7,13 +7,13 @@ whatever the file calls them. Torch is imported when the first tensor is read, n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outrider.core.drafting import ModelInfo
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.recommended import of_gguf
+from outrider.core.target.families import text_config
 from outrider.core.text.files import TokenizerFiles, fingerprint
 from outrider.core.weights import names, shards, sidecar
 from outrider.core.weights.config import LAYERS, ConfigReader
@@ -119,9 +119,7 @@ def describe(path: Path) -> ModelInfo:
 def info(checkpoint: Checkpoint) -> ModelInfo:
     """The summary of an open checkpoint that drafting methods see."""
     config = checkpoint.config
-    inner = config.get("text_config")
-    settings: Mapping[str, Any] = {**config, **inner} if isinstance(inner, dict) else config
-    read = ConfigReader(settings, f"{checkpoint.path}: the config", AGAIN, BrokenFileError)
+    read = ConfigReader({**config, **text_config(config)}, f"{checkpoint.path}: the config", AGAIN, BrokenFileError)
     return ModelInfo(
         name=_title(checkpoint.path) if checkpoint.format == "gguf" else checkpoint.path.name,
         architecture=str(config.get("model_type", "")),

@@ -114,6 +114,14 @@ class ConfigReader:
         """Whether a key that may also hold a number holds this word."""
         return self._values.get(key) == word
 
+    def interval(self, key: str) -> tuple[float, float]:
+        """Two numbers, the smaller one first; either may be infinite, which transformers 5 writes as a table of one word."""
+        value = self._value(key, None)
+        found = [_unpacked(item) for item in value] if isinstance(value, list | tuple) else []
+        if len(found) != 2 or not all(isinstance(item, int | float) for item in found) or not found[0] <= found[1]:
+            self.wrong(key, "it must be two numbers, the smaller one first")
+        return float(found[0]), float(found[1])
+
     def table(self, key: str) -> ConfigReader:
         """A table in the table, an empty one if there is none."""
         value = self._value(key, {})
@@ -140,8 +148,11 @@ class ConfigReader:
 
     def _list(self, key: str, what: str, fits: Callable[[Any], bool], layers: int) -> list[Any]:
         value = self._value(key, None)
-        if not isinstance(value, list | tuple) or not all(map(fits, value)):
+        if not isinstance(value, list | tuple):
             self.wrong(key, f"it makes no sense as a list {what}")
+        for item in value:
+            if not fits(item):
+                self.wrong(key, f"it makes no sense as a list {what}, for it holds {_shown(item)}")
         if len(value) < layers:
             self.wrong(key, f"it has {len(value)} entries, and num_hidden_layers is {layers}")
         return list(value[:layers] if layers else value)
@@ -176,6 +187,10 @@ def _is_integer(value: Any) -> bool:
     if isinstance(value, bool):
         return False
     return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+
+
+def _unpacked(value: Any) -> Any:
+    return float("inf") if value == {"__float__": "Infinity"} else value
 
 
 def _is_number(value: Any) -> bool:

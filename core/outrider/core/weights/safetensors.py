@@ -1,10 +1,13 @@
-"""Folders of safetensors, single or sharded, memory-mapped.
+"""Folders of safetensors, single or sharded.
+
+Tensors are read, not mapped: a file that is cut or replaced while its map is in use kills the process.
 
 Headers are checked here, so that no torch is needed to describe a model.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -27,9 +30,11 @@ if TYPE_CHECKING:
 
 _MAX_HEADER = 100 << 20  # bytes; the format's own limit
 _MAX_JSON = 256 << 20
-_MAPPED = 256 << 20  # bytes read through one map before it is let go, and with it what it holds of memory
 _BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2}
 _BYTES |= {"I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8}
+_NAMES = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+_NAMES |= {"I16": "int16", "U16": "uint16", "F16": "float16", "BF16": "bfloat16", "I32": "int32", "U32": "uint32"}
+_NAMES |= {"F32": "float32", "I64": "int64", "U64": "uint64", "F64": "float64"}  # as torch calls them
 _PLAIN = ("F64", "F32", "F16", "BF16")  # what weights are without a scale
 UNREADABLE = "Check that it is a file, and that you may read it."
 _LABELS = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
@@ -40,6 +45,7 @@ class _Entry:
     file: Path
     kind: str
     shape: tuple[int, ...]
+    start: int  # in the file
     nbytes: int
 
 
@@ -71,8 +77,6 @@ class SafetensorsCheckpoint:
         self._kinds = {name: (entry.kind, entry.shape) for name, entry in self._entries.items()}
         self._recipes, self._parts = packed.recipes(self._kinds, quantised if isinstance(quantised, dict) else {})
         self.quantisation = str(how) if quantised else _common_kind(self._entries)
-        self._open: dict[Path, Any] = {}
-        self._mapped = 0  # bytes read through the map of the open file
 
     def names(self) -> list[str]:
         """Names of the plain weights; parts of packed ones are not among them."""
@@ -86,7 +90,7 @@ class SafetensorsCheckpoint:
         return self._recipes[name].shape if name in self._recipes else self._entry(name).shape
 
     def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor over the private map of its file, or a copy where it was packed or `dtype` is another."""
+        """A tensor of its own memory, expanded where it was packed."""
         if name in self._recipes:
             from outrider.core.weights import unpack
 
@@ -113,17 +117,7 @@ class SafetensorsCheckpoint:
         return made if isinstance(made, Grouped) else None
 
     def _stored(self, name: str) -> Tensor:
-        from safetensors import SafetensorError, safe_open
-
-        entry = self._entry(name)
-        file = entry.file
-        try:
-            if file not in self._open or self._mapped > _MAPPED:
-                self._open, self._mapped = {file: safe_open(file, framework="pt")}, 0
-            self._mapped += entry.nbytes
-            return self._open[file].get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise BrokenFileError(f"{file} cannot be read: {error}.", AGAIN) from error
+        return _tensor(self._entry(name))
 
     def text(self) -> TokenizerFiles:
         """The files of the tokenizer and the chat template, as far as they are there; none besides a tokenizer.json."""
@@ -155,8 +149,7 @@ class SafetensorsCheckpoint:
         return read_json(file) if file.exists() else {}
 
     def close(self) -> None:
-        """Forget the open files."""
-        self._open.clear()
+        """Nothing is held open."""
 
     def _entry(self, name: str) -> _Entry:
         if name not in self._entries:
@@ -172,6 +165,34 @@ class SafetensorsCheckpoint:
             found = read_json(older).get("chat_template")
             return found if isinstance(found, str) else None
         return None
+
+
+def read_file(file: Path) -> dict[str, Tensor]:
+    """All tensors of one file. Raises ModelError, BrokenFileError."""
+    return {name: _tensor(entry) for name, entry in _read_header(file).items()}
+
+
+def _tensor(entry: _Entry) -> Tensor:
+    import torch
+
+    data = torch.empty(entry.nbytes, dtype=torch.uint8)
+    if entry.nbytes:
+        _fill((ctypes.c_ubyte * entry.nbytes).from_address(data.data_ptr()), entry)
+    return data.view(getattr(torch, _NAMES[entry.kind])).view(entry.shape)
+
+
+def _fill(buffer: ctypes.Array[ctypes.c_ubyte], entry: _Entry) -> None:
+    view = memoryview(buffer).cast("B")
+    try:
+        with entry.file.open("rb", buffering=0) as stream:
+            stream.seek(entry.start)
+            while view:
+                count = stream.readinto(view)
+                if not count:
+                    raise BrokenFileError(f"{entry.file} has become shorter while it was read.", AGAIN)
+                view = view[count:]
+    except OSError as error:
+        raise BrokenFileError(f"{entry.file} cannot be read: {error.strerror or error}.", AGAIN) from error
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -245,14 +266,21 @@ def _read_header(file: Path) -> dict[str, _Entry]:
         raise BrokenFileError(f"{file} is broken: its header is not JSON.", AGAIN) from error
     if not isinstance(header, dict):
         raise BrokenFileError(f"{file} is broken: its header is not a table.", AGAIN)
-    entries = {name: _entry(file, name, row) for name, row in header.items() if name != "__metadata__"}
-    promised = 8 + length + sum(entry.nbytes for entry in entries.values())
+    data = 8 + length
+    entries = {name: _entry(file, name, row, data) for name, row in header.items() if name != "__metadata__"}
+    promised = data + sum(entry.nbytes for entry in entries.values())
     if promised != size:
         raise BrokenFileError(f"{file} is broken: {size} bytes where its header promises {promised}.", AGAIN)
+    end = data
+    for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.nbytes)):
+        if entry.start != end:
+            raise BrokenFileError(f"{file} is broken: its tensors overlap.", AGAIN)
+        end += entry.nbytes
     return entries
 
 
-def _entry(file: Path, name: str, row: Any) -> _Entry:
+def _entry(file: Path, name: str, row: Any, data: int) -> _Entry:
+    """What the header says of one tensor; `data` is where tensors begin."""
     match row:
         case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(start), int(end)]}:
             elements = 1
@@ -266,7 +294,7 @@ def _entry(file: Path, name: str, row: Any) -> _Entry:
                         f"{file}: tensor {name} has type {kind}, which is not read.", "Take the bf16 form."
                     )
                 if start >= 0 and end - start == elements * _BYTES[kind]:
-                    return _Entry(file, kind, tuple(shape), end - start)
+                    return _Entry(file, kind, tuple(shape), data + start, end - start)
     raise BrokenFileError(f"{file} is broken: the entry of tensor {name} makes no sense.", AGAIN)
 
 

@@ -24,8 +24,6 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from outrider.core.drafting import ModelInfo
@@ -35,7 +33,7 @@ from outrider.core.target.spec import AttentionSpec, TargetSpec
 from outrider.core.weights.checkpoint import open_checkpoint
 from outrider.core.weights.config import LAYERS, ConfigReader
 from outrider.core.weights.pickled import read_pickled
-from outrider.core.weights.safetensors import read_json
+from outrider.core.weights.safetensors import read_file, read_json
 from outrider.core.weights.stored import as_weights, words
 
 from . import OWN
@@ -76,7 +74,7 @@ class Source(Protocol):
 
 
 class Single:
-    """One file of tensors, mapped: safetensors, or what `torch.save` wrote. Raises ModelError, BrokenFileError."""
+    """One file of tensors: safetensors, or what `torch.save` wrote. Raises ModelError, BrokenFileError."""
 
     def __init__(self, file: Path) -> None:
         beside = file.with_name("config.json")
@@ -399,7 +397,4 @@ def _source(path: Path) -> Source:
 def _held(file: Path) -> dict[str, Tensor]:
     if file.suffix != ".safetensors":
         return read_pickled(file)
-    try:
-        return load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise BrokenFileError(f"{file} cannot be read as a table of tensors.", AGAIN) from error
+    return read_file(file)

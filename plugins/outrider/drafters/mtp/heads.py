@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.errors import ModelError
 from outrider.core.sample import Picks
 from outrider.core.target.build import Builder
 from outrider.core.target.decoder import Block
@@ -33,6 +31,7 @@ from outrider.core.target.state import SLACK, Room, Rows
 from outrider.core.target.steps import SHORT, Steps, filled
 from outrider.core.target.where import Still, Tables, Where
 from outrider.core.weights.pickled import read_pickled
+from outrider.core.weights.safetensors import read_file
 from outrider.core.weights.stored import as_weights
 
 from .layout import META, read_settings
@@ -197,10 +196,7 @@ def _stored(file: Path) -> Mapping[str, Tensor]:
     """What a file of weights holds. Raises ModelError, BrokenFileError."""
     if file.suffix != ".safetensors":
         return read_pickled(file)
-    try:
-        return load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise BrokenFileError(f"{file} cannot be read as weights.", AGAIN) from error
+    return read_file(file)
 
 
 def _spec(settings: Mapping[str, Any], target: Target, count: int, tensors: Mapping[str, Tensor]) -> TargetSpec:

@@ -46,13 +46,24 @@ READERS: dict[str, Reader] = {
 }
 
 
+OMITTED: dict[str, dict[str, int]] = {  # what published multimodal configs leave out where it is transformers' default
+    "gemma3": {
+        "vocab_size": 262_208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131_072,
+    },
+}
+
+
 def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The text settings of a config: multimodal checkpoints nest them, and may tie the head on either level."""
+    """The text settings of a config: multimodal checkpoints nest them, may tie the head on either level, and omit some."""
     inner = config.get("text_config")
     if not isinstance(inner, Mapping):
         return dict(config)
     tied = config.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
-    merged = dict(inner)
+    merged = {**OMITTED.get(str(config.get("model_type")), {}), **inner}
     if tied is not None:
         merged["tie_word_embeddings"] = tied
     merged.setdefault("model_type", config.get("model_type"))

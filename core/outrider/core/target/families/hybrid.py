@@ -64,7 +64,17 @@ def _named(told: list[str]) -> list[str]:
     return [KINDS.get(kind, kind) for kind in told]
 
 
+def _unbounded(config: ConfigReader) -> None:
+    """Refuse models whose time steps were bounded in training; those that are published were not."""
+    key = "time_step_limit"
+    if config.has(key):
+        low, high = config.interval(key)
+        if low > 0 or high != float("inf"):
+            config.wrong(key, "time steps are not bounded here")
+
+
 def _granite_mamba(config: ConfigReader) -> MambaSpec:
+    _unbounded(config)
     heads, groups = config.integer("mamba_n_heads", 1, HEADS), config.integer("mamba_n_groups", 1, HEADS)
     divides(config, ("mamba_n_groups", groups), ("mamba_n_heads", heads))
     if config.is_word("mamba_d_head", "auto") or not config.has("mamba_d_head"):
@@ -139,6 +149,7 @@ def _nemotron_kinds(config: ConfigReader) -> list[str]:
 
 
 def _nemotron_mamba(config: ConfigReader) -> MambaSpec:
+    _unbounded(config)
     heads, groups = config.integer("mamba_num_heads", 1, HEADS), config.integer("n_groups", 1, HEADS)
     divides(config, ("n_groups", groups), ("mamba_num_heads", heads))
     return MambaSpec(

@@ -23,7 +23,6 @@ def plain(read: Metadata) -> Config:
         **rope(read, head_dim(read)),
         "intermediate_size": read.count("feed_forward_length"),
         "num_key_value_heads": read.count("attention.head_count_kv", read.heads),
-        "attention_bias": read.has("attn_q.bias"),
         "mlp_bias": read.has("ffn_down.bias"),
     }
 
@@ -34,6 +33,7 @@ def attention(read: Metadata) -> Config:
         "head_dim": head_dim(read),
         "rms_norm_eps": read.number("attention.layer_norm_rms_epsilon"),
         "hidden_act": "silu",
+        "attention_bias": any(read.having("attn_q.bias")),
     }
 
 
@@ -163,6 +163,7 @@ def cohere2(read: Metadata) -> Config:
         **rope(read, size),
         "head_dim": size,
         "hidden_act": "silu",
+        "attention_bias": any(read.having("attn_q.bias")),
         "intermediate_size": read.count("feed_forward_length"),
         "num_key_value_heads": read.count("attention.head_count_kv", read.heads),
         "layer_norm_eps": read.number("attention.layer_norm_epsilon"),
@@ -388,6 +389,7 @@ def deepseek(read: Metadata) -> Config:
         **_sigmoid_experts(read),
         "model_type": "glm4_moe_lite" if read.vocab == 154_880 else "deepseek_v3",
         "head_dim": turning,
+        "attention_bias": read.has("attn_kv_a_mqa.bias"),
         "num_key_value_heads": read.heads,
         "intermediate_size": read.count("feed_forward_length"),
         "qk_rope_head_dim": turning,
