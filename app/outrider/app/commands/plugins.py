@@ -55,6 +55,11 @@ def install_plugins(package: tuple[str, ...]) -> None:
     for plugin in brought:
         told = f"{plugin.distribution} {plugin.version} is installed, with drafter {plugin.drafter}."
         click.echo(render.printable(told))
+        if plugin.shadowed_by:
+            render.say(
+                f"Warning: {plugin.drafter} is not used: {plugin.shadowed_by} has a drafter of that name, which is.",
+                f"Its author has to rename it; `outrider plugins remove {plugin.distribution}` removes it.",
+            )
     if brought:
         render.say("`outrider drafters list` shows how it fits your model.")
     else:
@@ -73,4 +78,6 @@ def _origin(plugin: packages.Plugin) -> str:
         return "built in"
     if plugin.missing:
         return "missing"
+    if plugin.shadowed_by:
+        return f"not used, {plugin.shadowed_by} has that name"
     return plugin.source or "installed"
