@@ -167,7 +167,7 @@ def nbytes(some: list[Tensor]) -> int:
 
 def ride(rig: Rig, drafter: Drafter, prompt: list[int]) -> GuardedDrafter:
     """A few tokens with the drafter, which is closed then; what the engine is left with."""
-    made = Ride(drafter, trusted=True)
+    made = Ride(drafter, "drafter", trusted=True)
     rig.run(replace(Ask(tuple(prompt)), limit=8), made)
     made.close()
     return made.rider
