@@ -60,8 +60,11 @@ $(VENV)/.dev: $(VENV)/.app
 	$(PIP) install -c $(VENV)/constraints.txt --group dev
 	@touch $@
 
+# Beside the environment, so that only the tests know the plugin: `make chat` uses the same environment.
 $(VENV)/.plugin: $(VENV)/.dev $(shell find $(PLUGIN) -type f -not -path '*/__pycache__/*')
-	$(PIP) install --no-deps --no-build-isolation --force-reinstall ./$(PLUGIN)
+	@$(PIP) uninstall --quiet --yes outrider-echo 2>/dev/null
+	rm -rf $(VENV)/test-plugins
+	$(PIP) install --no-deps --no-build-isolation --target $(VENV)/test-plugins ./$(PLUGIN)
 	@touch $@
 
 starter: $(VENV)/.app

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+
+from outrider.core import paths
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # toys are too small for a second thread, and the machine may be busy
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run where there is no GPU
@@ -14,13 +19,39 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run where there is no 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False  # compiling all tests anew takes 9 s of each process of each run
 
+PLUGINS = Path(sys.prefix) / "test-plugins"  # `make test` installs the third-party plugin there
+
 collect_ignore = ["fixtures"]  # what others would write; `core/test_conformance.py` runs their test on a toy
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What is compiled is shared by all tests and their processes, wherever they move OUTRIDER_HOME."""
+    """A home for the whole run, and the plugin that only tests know; processes of the run inherit both.
+
+    What is compiled is shared by all tests and their processes, wherever they move OUTRIDER_HOME.
+    """
     if hasattr(config, "cache"):
         os.environ.setdefault("OUTRIDER_BUILDS", str(config.cache.mkdir("builds")))
+    if not hasattr(config, "workerinput"):
+        home = _home(paths.models_dir())
+        config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+        os.environ["OUTRIDER_HOME"] = str(home)
+        os.environ.pop("OUTRIDER_MODELS", None)
+        known = [str(PLUGINS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(known)
+    if str(PLUGINS) not in sys.path:
+        sys.path.append(str(PLUGINS))
+
+
+def _home(models: Path) -> Path:
+    """A new home with links to the files of the user's library, so that the tests find the starter and change nothing."""
+    home = Path(tempfile.mkdtemp(prefix="outrider-tests-"))
+    library = home / "data" / "models"
+    library.mkdir(parents=True)
+    for file in models.glob("*.gguf"):
+        (library / file.name).symlink_to(file)
+    if (models / ".verified").is_dir():
+        shutil.copytree(models / ".verified", library / ".verified")
+    return home
 
 
 def pytest_collection_finish() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import textwrap
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -239,3 +241,23 @@ async def test_echo_repeats_what_the_engine_prints(capsys: pytest.CaptureFixture
     async with engine('sys.stderr.write("aloud\\n"); sys.stderr.flush()\n' + ECHO, echo=True) as client:
         await client.ask(doctor(client))
     assert "aloud" in capsys.readouterr().err
+
+
+async def test_the_end_of_the_process_is_left_to_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a busy machine its thread hears of it late; meanwhile nothing else may take the exit code."""
+    ended, wait = threading.Event(), os.waitpid
+
+    def late(pid: int, options: int) -> tuple[int, int]:
+        if not options:
+            ended.wait(0.3)
+        return wait(pid, options)
+
+    monkeypatch.setattr("asyncio.unix_events.os.waitpid", late)
+    client = EngineClient((sys.executable, "-c", ENGINE + ECHO))
+    await client.start()
+    await client.greeted()
+    await client.close(patience=0.05)
+    assert not client.alive and client._process is not None and client._process.returncode in (0, -9, -15)
+    assert "Unknown child process" not in caplog.text

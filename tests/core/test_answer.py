@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import toys
 
+from outrider.app.chat import context
 from outrider.core.answer import Conversation
 from outrider.core.drafting import Drafter
 from outrider.core.errors import DrafterError, UsageError
+from outrider.core.policy import Policy
 from outrider.core.protocol import DrafterChoice, Progress, Report, Step
 from outrider.core.rounds import first_children
 from outrider.core.sample import Settings
+from outrider.core.target.model import TargetModel
 from outrider.drafters.prompt_lookup import Lookup
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
@@ -79,6 +84,17 @@ def test_numbers_add_up() -> None:
     assert report.finish == "length"
 
 
+@pytest.mark.parametrize("tree", [False, True])
+def test_what_a_drafter_takes_is_learnt_where_it_rides_by_its_name(tree: bool) -> None:
+    policy, inner = Policy(), toys.Knows(len(PROMPT), plain().token_ids, right=2)
+    report = toys.answer(
+        Conversation(toys.target()), PROMPT, toys.guard(toys.Bushy(inner) if tree else inner), policy=policy
+    )
+    known = policy.costs.drafting("toy")
+    assert known.n == report.drafters["toy"] - 1  # the first draft takes up the prompt as well
+    assert 0 < known.of(4) < report.timing.draft_s
+
+
 def test_states_are_aligned() -> None:
     """hidden[i] is the state that produced tokens[i]: recomputed in one pass over the whole text."""
     listener = toys.Listener()
@@ -127,6 +143,37 @@ def test_the_same_prompt_again_prefills_one_token() -> None:
     assert talk.reuse(PROMPT) == len(PROMPT) - 1
 
 
+def test_a_prompt_that_is_cached_whole_takes_its_first_token_from_kept_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pass over the prompt, for plain decoding as for a drafter that reads the last state; an edit is prefilled."""
+    talk, listener = Conversation(toys.target()), toys.Listener()
+    first = toys.answer(talk, PROMPT, toys.guard(listener), limit=6)
+    prefilled: list[int] = []
+    forward = TargetModel.forward
+
+    def counted(self: TargetModel, ids: Any, **rest: Any) -> Any:
+        prefilled.extend([len(ids)] if rest.get("last") else [])
+        return forward(self, ids, **rest)
+
+    monkeypatch.setattr(TargetModel, "forward", counted)
+    for drafter in (toys.guard(listener), None, toys.guard(Lookup())):
+        again = toys.answer(talk, PROMPT, drafter, limit=6)
+        assert again.token_ids == first.token_ids and again.reused == len(PROMPT)
+    assert prefilled == []
+    assert toys.answer(talk, [*PROMPT, 5], limit=2).reused == len(PROMPT)
+    assert toys.answer(talk, PROMPT, limit=6).token_ids == first.token_ids
+    assert prefilled == [1, 1]  # of the newest prompt alone
+
+
+def test_a_state_that_was_not_kept_costs_one_token_and_no_other_text() -> None:
+    talk, listener = Conversation(toys.target()), toys.Listener()
+    first = toys.answer(talk, PROMPT, limit=6)
+    again = toys.answer(talk, PROMPT, toys.guard(listener), limit=6)
+    assert again.token_ids == first.token_ids and again.reused == len(PROMPT) - 1
+    assert listener.states[len(PROMPT)] is not None
+    kept = toys.answer(talk, PROMPT, toys.guard(listener), limit=6)
+    assert kept.token_ids == first.token_ids and kept.reused == len(PROMPT)
+
+
 def test_eos_inside_a_draft() -> None:
     truth = plain().token_ids
     eos = truth[7]
@@ -149,6 +196,7 @@ def test_context_limit_with_eos_inside_a_draft() -> None:
             got = toys.answer(Conversation(toys.target(context=small)), PROMPT, right, limit=None, eos=eos, tokens=16)
             assert got.token_ids == want.token_ids
             assert got.finish == want.finish
+            assert got.limit == want.limit == ("context" if got.finish == "length" else None)
             assert len(got.token_ids) <= room
 
 
@@ -157,9 +205,10 @@ def test_a_prompt_over_the_context_is_refused_before_any_work() -> None:
     with pytest.raises(UsageError, match=r"16 tokens; with room for an answer 15 fit") as caught:
         toys.answer(talk, list(range(16)))
     assert caught.value.hint
+    assert context._REFUSED.match(str(caught.value))  # by which the chat tells it from other refusals
     assert talk.target.length == 0
     report = toys.answer(talk, list(range(15)), limit=None)
-    assert (len(report.token_ids), report.finish) == (1, "length")
+    assert (len(report.token_ids), report.finish, report.limit) == (1, "length", "context")
 
 
 def test_max_tokens_inside_a_block() -> None:
@@ -167,7 +216,7 @@ def test_max_tokens_inside_a_block() -> None:
     for limit in range(1, 9):
         got = drafted(toys.Knows(len(PROMPT), truth), limit=limit, tokens=6)
         assert got.token_ids == truth[:limit]
-        assert got.finish == "length"
+        assert (got.finish, got.limit) == ("length", "tokens")
 
 
 def test_stop_string_inside_a_block() -> None:
@@ -178,6 +227,22 @@ def test_stop_string_inside_a_block() -> None:
     assert got.token_ids == want.token_ids
     assert got.text == want.text == "".join(f"<{i}>" for i in want.token_ids)
     assert got.finish == "stop"
+
+
+def test_an_answer_that_runs_in_circles_says_so_and_teaches_nothing() -> None:
+    """It would teach that drafts of any length are right."""
+    stuck, free = Settings(temperature=0.0, logit_bias=((7, 1e3),)), toys.GREEDY
+    right = toys.guard(toys.Knows(len(PROMPT), [7] * 200))
+    talk, policy = Conversation(toys.target()), Policy()
+    policy.calibrate(1, 1e-3)
+    short = toys.answer(talk, PROMPT, right, settings=stuck, limit=40, tokens=None, policy=policy)
+    known = policy.dump()
+    assert not short.loops and known
+    long = toys.answer(talk, PROMPT, right, settings=stuck, limit=100, tokens=None, policy=policy)
+    assert long.loops and long.accepted > 20
+    assert policy.dump() == known
+    toys.answer(talk, PROMPT, right, settings=free, limit=40, tokens=None, policy=policy)
+    assert policy.dump() != known
 
 
 def test_cancel_keeps_what_was_said() -> None:

@@ -39,10 +39,16 @@ def threads() -> Iterator[None]:
         ({8: 1.0, 4: 0.6, 2: 0.5, 1: 0.7}, 2),  # they get into each other's way
         ({8: 1.0, 4: 0.99, 2: 0.5, 1: 0.4}, 8),  # what is as good stays
         ({8: 1.0, 4: 0.9, 2: 0.8, 1: 0.7}, 1),
+        ({20: 1.0, 15: 0.9, 10: 0.8, 8: 0.6, 5: 0.9}, 8),  # eight fast cores beside slow ones
+        ({20: 1.0, 12: 0.6, 11: 0.9, 10: 0.8}, 12),
+        ({6: 1.0, 5: 0.8, 3: 1.1}, 5),
     ],
 )
 def test_the_count_that_is_fastest(costs: dict[int, float], chosen: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "ALL_THREADS", 8)
+    """Counts that are not named take as long as the next higher one that is."""
+    most = max(costs)
+    costs = {count: costs[min(named for named in costs if named >= count)] for count in range(1, most + 1)}
+    monkeypatch.setattr(calibration, "ALL_THREADS", most)
     monkeypatch.setattr(calibration, "CALIBRATION", 1e9)
     monkeypatch.setattr(Calibrator, "timed", lambda self, rows: costs[torch.get_num_threads()])
     Calibrator(toys.target(), SAMPLER, lambda: False).choose_threads(None)

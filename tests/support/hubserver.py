@@ -113,9 +113,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.asked.append(Asked(self.host, path, start, self.headers.get("Authorization", "")))
         answer, name = self.hub.answer(path), ""
         if answer is None:
-            answer, name = self._listing(path) or self._file(path, start)
+            answer, name = self._moved(path) or self._listing(path) or self._file(path, start)
         sent = self._send(answer, body, path if name else "")
         self.hub.asked[index] = Asked(self.host, path, start, self.headers.get("Authorization", ""), sent)
+
+    def _moved(self, path: str) -> tuple[Answer, str] | None:
+        """To the spelling of the owner: the hub takes no notice of capitals in names."""
+        match = re.fullmatch(r"(/api/models)?/([^/]+/[^/]+)(/.*)?", path)
+        if match is None or match[2] in self.hub.repos:
+            return None
+        owner = next((name for name in self.hub.repos if name.casefold() == match[2].casefold()), "")
+        return (Answer(307, {"Location": f"{match[1] or ''}/{owner}{match[3] or ''}"}), "") if owner else None
 
     def _listing(self, path: str) -> tuple[Answer, str] | None:
         match = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path)

@@ -45,8 +45,8 @@ _EPILOG = """\b
 Examples:
   outrider                                         chat with the starter model
   outrider --model ~/models/qwen.gguf              chat with a model of your own
-  outrider run "Name three rivers."                one answer, then back to the shell
-  git diff | outrider run "Write a commit message."
+  outrider run "Name three rivers in France."      one answer, then back to the shell
+  outrider run "Summarise this:" < notes.txt       a file or a pipe is appended to the prompt
   outrider models list                             what is here and what can be pulled
 
 Everything lies in your user folders; set OUTRIDER_HOME to keep it in one place of your choice."""
@@ -167,6 +167,10 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    if render.is_terminal(sys.stdin) and isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(
+            errors="replace"
+        )  # a keyboard may type any bytes; those of a file are judged by who reads it
 
 
 def _usage_message(error: click.UsageError) -> str:

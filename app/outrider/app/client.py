@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from outrider.app.config import folders
-from outrider.core import paths, protocol
+from outrider.core import paths, protocol, terminal
 
 # Weights are read from end to end for every token; in huge pages that is a tenth faster. Only the C library's start-up
 # reads this, so it cannot be set from inside; where it is not known it does nothing.
@@ -115,12 +115,14 @@ class EngineClient:
         self._closing = self._garbled = False
         self._greeted.clear()
         loop = asyncio.get_running_loop()
+        variables, descriptors = terminal.inherited()
         try:
             self._transport, streams = await loop.subprocess_exec(
                 lambda: SubprocessStreamProtocol(_CHUNK, loop),
                 *self.command,
                 start_new_session=True,  # a Ctrl-C in the terminal is the client's to handle
-                env={**_HUGE_PAGES, **os.environ, **folders()},
+                pass_fds=descriptors,
+                env={**_HUGE_PAGES, **os.environ, **folders(), **variables},
             )
         except OSError as error:
             raise EngineError(f"The engine process could not be started: {error}.", "Run `outrider doctor`.") from error
@@ -183,7 +185,7 @@ class EngineClient:
     def kill(self) -> None:
         """End a process that answers no more; it is a death like any other."""
         if self._process is not None:
-            self._kill(self._process)
+            _send(self._process, signal.SIGKILL)
 
     async def close(self, patience: float = 2.0) -> None:
         """End the process: ask, then terminate, then kill."""
@@ -192,10 +194,9 @@ class EngineClient:
         if process is not None and process.returncode is None:
             with contextlib.suppress(EngineError, ConnectionError):
                 self.send(protocol.Quit(id=self.number()))
-            for stop in (None, process.terminate, process.kill):
-                with contextlib.suppress(ProcessLookupError):
-                    if stop:
-                        stop()
+            for stop in (None, signal.SIGTERM, signal.SIGKILL):
+                if stop is not None:
+                    _send(process, stop)
                 if await _ended(process, patience):
                     break
         await self._end_tasks()
@@ -206,6 +207,10 @@ class EngineClient:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         if self._transport is not None:
+            if self._process is not None:
+                await _ended(
+                    self._process, _LAST_BREATH
+                )  # closing one that has not ended would take its end from the loop
             self._transport.close()  # its pipes too, should a child of the engine still hold them
             self._transport = None
 
@@ -220,16 +225,12 @@ class EngineClient:
         except protocol.ProtocolError as error:
             self._words.append(str(error))
             self._garbled = True
-            self._kill(process)
+            _send(process, signal.SIGKILL)
         if not await _ended(process, _LAST_BREATH):
-            self._kill(process)
+            _send(process, signal.SIGKILL)
             await _ended(process, _LAST_BREATH)
         await asyncio.wait({self._tasks[1]}, timeout=0.2)  # its last words may still be on their way
         self._bury()
-
-    def _kill(self, process: Process) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
 
     def _route(self, event: protocol.AnyEvent) -> None:
         self.traffic.frames[type(event).__name__] += 1
@@ -288,6 +289,17 @@ class EngineClient:
                     sys.stderr.write(data.decode("utf-8", "replace"))
         if rest:
             self._words.append(rest.decode("utf-8", "replace"))
+
+
+def _send(process: Process, number: signal.Signals) -> None:
+    """Send a signal to a process that runs.
+
+    Not `process.send_signal()`: that asks first whether the process has ended, and so takes its exit code away from the
+    thread in which the event loop waits for it.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 async def _ended(process: Process, patience: float) -> bool:

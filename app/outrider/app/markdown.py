@@ -14,7 +14,8 @@ from outrider.app.chat.inline import content_of
 from outrider.app.chat.mapping import parser
 from outrider.app.chat.places import Places, shown_code
 from outrider.app.chat.wrapped import wrapped
-from outrider.app.render import cells
+from outrider.app.text import sanitize
+from outrider.app.text import width as cells
 
 Line = list[tuple[str, str]]
 """Texts with their SGR codes, such as `1;32`."""
@@ -97,7 +98,7 @@ class Lines:
         code = shown_code(token)
         offsets = self._places.code(token)
         if not self._piece.joins:
-            yield [(f"```{token.info.strip()}", _DIM)]
+            yield [(f"```{sanitize(token.info.strip())}", _DIM)]
         letters = self._letters(code, offsets, [""] * len(code))
         at = 0
         for line in code.split("\n"):

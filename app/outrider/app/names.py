@@ -44,7 +44,7 @@ def _named(folder: str) -> str:
     head, at, revision = folder.partition("@")
     repo, plus, label = head.partition("+")
     owner, dashes, name = repo.partition("--")
-    return f"{owner}/{name}{plus and ':'}{label}{at}{unquote(revision)}" if dashes else folder
+    return f"{owner}/{name}{plus and ':'}{unquote(label)}{at}{unquote(revision)}" if dashes else folder
 
 
 def drafters() -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,16 @@ from outrider.app.config import FIELDS, Asked, Settings
 from outrider.app.config.read import read
 from outrider.app.names import complete_drafter, complete_model
 from outrider.app.render import WrongUsage, say
-from outrider.core.protocol import DrafterChoice, ModelChoice, Sampling
+from outrider.core.protocol import (
+    LEAST_CONTEXT,
+    MOST_DRAFTED,
+    MOST_TOKENS,
+    DrafterChoice,
+    ModelChoice,
+    Sampling,
+    most_threads,
+    too_large,
+)
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _SAMPLING = tuple(Sampling.__struct_fields__)
@@ -44,6 +54,17 @@ class EngineOptions:
         return kind == "environment" or (kind == "persona" and self.asked.persona is not None)
 
 
+class Number(click.FloatRange):
+    """A number in a range; `nan`, which is in none, is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As of any range."""
+        made = super().convert(value, param, ctx)
+        if math.isnan(made):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return made
+
+
 def _name(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     if value is not None and not value.strip():
         raise WrongUsage(f"{parameter.opts[0]} must not be empty.")
@@ -61,16 +82,23 @@ def _device(_context: click.Context, _parameter: click.Parameter, value: str | N
     return value
 
 
+def once(found: Collection[object], name: object, option: str, what: str) -> None:
+    """Raises WrongUsage if a repeatable option names one thing twice."""
+    if name in found:
+        raise WrongUsage(f"{option} gives {what} {name} more than once.", "Give each of them one value.")
+
+
 def _biases(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[int, float]:
-    biases = {}
+    biases: dict[int, float] = {}
     for value in values:
-        token, equals, bias = value.partition("=")
+        token, _, bias = value.partition("=")
         try:
-            biases[int(token)] = float(bias)
+            number, added = int(token), float(bias)
         except ValueError:
-            equals = ""
-        if not equals:
-            raise WrongUsage(f"--logit-bias must be ID=B, a token id and a number such as 42=-5, not {value!r}.")
+            message = f"--logit-bias must be ID=B, a token id and a number such as 42=-5, not {value!r}."
+            raise WrongUsage(message) from None
+        once(biases, number, "--logit-bias", "token")
+        biases[number] = added
     return biases
 
 
@@ -81,14 +109,14 @@ def _settings(_context: click.Context, _parameter: click.Parameter, values: tupl
         name, equals, told = value.partition("=")
         if not equals or not name.strip():
             raise WrongUsage(f"--drafter-option must be NAME=VALUE, such as tree=chain, not {value!r}.")
+        once(found, name.strip(), "--drafter-option", "name")
         try:
             found[name.strip()] = json.loads(told)
-        except ValueError:
+        except (ValueError, RecursionError):
             found[name.strip()] = told
+        if (number := too_large(found[name.strip()])) is not None:
+            raise WrongUsage(f"--drafter-option {name.strip()}: {number} is beyond any number that is of use.")
     return found
-
-
-_POSITIVE = click.IntRange(min=1)
 
 
 def _complete_persona(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -137,7 +165,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "drafter_option": drafter_option,
     "draft_tokens": click.option(
         "--draft-tokens",
-        type=click.IntRange(1, 1024),
+        type=click.IntRange(1, MOST_DRAFTED),
         metavar="K",
         help=_told("drafting.draft_tokens"),
     ),
@@ -154,8 +182,12 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "quantize": click.option(
         "--quantize", type=click.Choice(FIELDS["engine.quantize"].choices), help=_told("engine.quantize")
     ),
-    "context": click.option("--context", type=_POSITIVE, metavar="N", help=_told("engine.context")),
-    "threads": click.option("--threads", type=_POSITIVE, metavar="N", help=_told("engine.threads")),
+    "context": click.option(
+        "--context", type=click.IntRange(LEAST_CONTEXT, MOST_TOKENS), metavar="N", help=_told("engine.context")
+    ),
+    "threads": click.option(
+        "--threads", type=click.IntRange(1, most_threads()), metavar="N", help=_told("engine.threads")
+    ),
     "rule": click.option("--rule", type=click.Choice(FIELDS["drafting.rule"].choices), help=_told("drafting.rule")),
     "exact": click.option("--exact/--no-exact", default=None, help=_told("drafting.exact")),
     "repeat_penalty": _sampling("repeat_penalty", float, "X"),
@@ -181,12 +213,17 @@ think_option = click.option("--think/--no-think", default=None, help=_told("chat
 
 
 def engine_options(
-    *, without: tuple[str, ...] = (), measuring: bool = False, warn: bool = True
+    *,
+    without: tuple[str, ...] = (),
+    helps: Mapping[str, str] | None = None,
+    measuring: bool = False,
+    warn: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the shared options to a command, which gets them folded into one `EngineOptions` named `options`.
 
     What was not typed comes from the settings: for a `measuring` command only what says which model it is and how it is
-    loaded. Mistakes in the settings are told on stderr if `warn`.
+    loaded. Mistakes in the settings are told on stderr if `warn`. `helps`: what help says of an option, where it is not the
+    same for this command.
     """
     names = [name for name in _OPTIONS if name not in without]
     sections = ("engine",) if measuring else tuple({field.section: None for field in FIELDS.values()})
@@ -206,6 +243,8 @@ def engine_options(
         wrapped: Callable[..., Any] = call if measuring else _PERSONA(call)
         for name in reversed(names):
             wrapped = _OPTIONS[name](wrapped)
+            option = wrapped.__click_params__[-1]  # type: ignore[attr-defined]  # where click keeps them for the command
+            option.help = (helps or {}).get(name, option.help)
         return wrapped
 
     return decorate

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from outrider.app import render
+from outrider.app.text import cut
 from outrider.core import protocol
 
 _VERBS = {
@@ -39,10 +40,11 @@ class ProgressLine:
         self, stream: TextIO | None = None, *, terminal: bool | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._terminal = render.is_terminal(self._stream) if terminal is None else terminal
+        self._terminal = render.is_screen(self._stream) if terminal is None else terminal
         self._clock = clock
         self._drawn = False
         self._open = False  # a plain line announced a download that has not ended
+        self._waiting = ""  # what a plain line told of the last wait
         self._last = float("-inf")
         self._phase = ("", "")
         self._began = (0.0, 0.0)  # time and done of the first event of this phase
@@ -63,6 +65,10 @@ class ProgressLine:
             self._paint(event, now, fresh)
         elif event.unit == "bytes" and event.phase == "download":
             self._plain(event, fresh)
+        elif event.phase == "wait" and not self._waiting.startswith(event.note):
+            self._waiting = event.note
+            self._stream.write(render.printable(f"{_verb(event)}\n"))
+            self._stream.flush()
 
     def clear(self) -> None:
         """Take the line away, so that something else can be written."""
@@ -112,8 +118,8 @@ class ProgressLine:
         words = render.printable(_verb(event))
         room = width - render.cells(figures)
         if render.cells(words) > room:
-            words = _cut(words, max(room, _WORDS) - 1) + "…"
-        return _cut(words + figures, width)
+            words = cut(words, max(room, _WORDS), "…")
+        return cut(words + figures, width)
 
     def _pace(self, event: protocol.Progress) -> list[str]:
         """Speed and time left of what moves bytes, time left of a benchmark."""
@@ -135,9 +141,3 @@ def _verb(event: protocol.Progress) -> str:
 def _bar(share: float) -> str:
     full = round(_BAR * min(1.0, max(0.0, share)))
     return "█" * full + "░" * (_BAR - full)
-
-
-def _cut(text: str, width: int) -> str:
-    while render.cells(text) > max(width, 1):
-        text = text[:-1]
-    return text

@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TextIO
 
 import click
 import msgspec
 
+from outrider.app.text import padded, sanitize
+from outrider.app.text import width as cells
 from outrider.core import protocol
 
-# C0 without newline and tab, DEL, C1: what a terminal could take for a command
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_JSON_CONTROL = re.compile("[\x7f-\x9f]")
+_JSON_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206f\ufff9-\ufffb]")
+
+
+def printable(text: str) -> str:
+    """Text without what a terminal would act on; newlines and tabs stay."""
+    return sanitize(text, drop=True)
 
 
 class Failure(Exception):
@@ -38,11 +42,6 @@ class WrongUsage(click.UsageError):
 def clean_text(text: str) -> str:
     """Text from the shell or a file with every byte that is no UTF-8 replaced, so that it can travel."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def printable(text: str) -> str:
-    """Text without the control characters that a terminal would act on; newlines and tabs stay."""
-    return _CONTROL.sub("", text)
 
 
 def say(message: str, hint: str = "") -> None:
@@ -71,29 +70,21 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def cells(text: str) -> int:
-    """How many columns `text` takes in a terminal."""
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
     """Columns under a heading, two spaces apart. `right`: the columns with figures."""
     lines = [tuple(head), *(tuple(printable(cell).replace("\n", " ") for cell in row) for row in rows)]
     widths = [max(cells(line[i]) for line in lines) for i in range(len(head))]
     aligned = set(right)
 
-    def fit(column: int, text: str) -> str:
-        pad = " " * (widths[column] - cells(text))
-        return pad + text if column in aligned else text + pad
-
-    return "\n".join("  ".join(fit(i, cell) for i, cell in enumerate(line)).rstrip() for line in lines)
+    fitted = [[padded(cell, widths[i], right=i in aligned) for i, cell in enumerate(line)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in fitted)
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> str:
     """Names and values, one a line, the values in one column."""
     lines = [(printable(name), printable(value)) for name, value in rows]
     width = max((cells(name) for name, _ in lines), default=0)
-    return "\n".join(f"{name}{' ' * (width - cells(name))}  {value}" for name, value in lines)
+    return "\n".join(f"{padded(name, width)}  {value}" for name, value in lines)
 
 
 def json_text(value: Any, *, pretty: bool = True) -> bytes:
@@ -166,6 +157,11 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and not stream.closed and stream.isatty()
 
 
+def is_screen(stream: TextIO | None) -> bool:
+    """Whether a person sees this stream on a terminal that knows control sequences."""
+    return is_terminal(stream) and os.environ.get("TERM", "dumb") != "dumb"
+
+
 def stdin_is_terminal() -> bool:
     """Whether a person can answer a question."""
     return is_terminal(sys.stdin)
@@ -189,15 +185,17 @@ class Writer(Protocol):
 
 def stdout_writer(marks: str) -> Writer:
     """The writer for this process's stdout: rendered Markdown where a person sees it."""
-    if is_terminal(sys.stdout) and os.environ.get("TERM", "dumb") != "dumb":
+    if is_screen(sys.stdout):
         from outrider.app.live import LiveWriter  # brings the libraries of the screen
 
         return LiveWriter(sys.stdout, mark=marks, colour=not os.environ.get("NO_COLOR"))
-    return AnswerWriter(sys.stdout, safe=is_terminal(sys.stdout), mark=marks)
+    seen = is_terminal(sys.stdout)
+    return AnswerWriter(sys.stdout, safe=seen, mark="" if seen else marks)
 
 
 def thought_writer(marks: str) -> AnswerWriter | None:
     """A dim one on stderr for what the model thinks; None unless a person sees it beside the answer."""
     if not (is_terminal(sys.stdout) and is_terminal(sys.stderr)):
         return None
-    return AnswerWriter(sys.stderr, safe=True, mark=marks, base="2")
+    able = is_screen(sys.stderr)
+    return AnswerWriter(sys.stderr, safe=True, mark=marks if able else "", base="2" if able else "")

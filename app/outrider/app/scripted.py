@@ -31,7 +31,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.core import protocol
+from outrider.core import protocol, terminal
 from outrider.core.protocol import Done, Failed, Finish, Loaded, Progress, Report, Result, Step, Timing
 
 _CHUNK = 1 << 16
@@ -130,6 +130,7 @@ class ScriptedEngine:
                 if isinstance(request, protocol.Quit):
                     return
                 self.take(request)
+        terminal.restore()
 
     def greet(self) -> None:
         """Say who it is."""

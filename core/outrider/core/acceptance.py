@@ -31,6 +31,11 @@ class _Depth:
         self.accepted, self.trials = accepted, trials
         self.quick = accepted / trials if trials else PRIOR
 
+    def copy(self) -> _Depth:
+        made = _Depth(self.accepted, self.trials)
+        made.quick = self.quick
+        return made
+
     def learn(self, right: bool) -> bool:
         """Whether that was the end of what was known."""
         self.accepted = KEEP * self.accepted + right
@@ -79,6 +84,13 @@ class Acceptance:
                 known.append(pooled if phase == ALL else self._rate(phase, depth, pooled))
             self._rates[phase] = known
         return known
+
+    def copy(self) -> Acceptance:
+        """The same counts, which go on apart from these."""
+        made = Acceptance()
+        made._phases = {phase: [depth.copy() for depth in depths] for phase, depths in self._phases.items()}
+        made._before, made.rounds = dict(self._before), self.rounds
+        return made
 
     @property
     def trials(self) -> float:

@@ -14,18 +14,22 @@ from .accept import Guess
 from .drafting import Step as Fact
 from .emit import Emitter, Pieces
 from .errors import OutriderError, UsageError
+from .loops import loops
 from .noise import Noise
 from .phases import Phases
 from .policy import LADDER, Outcome, Policy
-from .protocol import DrafterChoice, Kind, Progress, RejectedToken, Report, Step, Timing, Token
+from .protocol import DrafterChoice, Kind, Progress, RejectedToken, Report, Sampling, Step, Timing, Token
+from .recompute import give_states
 from .registry import Rider
 from .rounds import Round, Rounds
 from .sample import Sampler, Settings
 from .target.model import TargetModel
 from .text.thinking import Splitter
+from .text.tokenizer import Tokenizer
 from .why import Telling
 
 TOLD = 0.25  # seconds between two tellings of what a plain pass takes
+_SHORTER = "Shorten it, start a new chat, or give a larger --context if the model allows."
 CHUNK = 512  # prompt tokens of one prefill pass; cancellation and progress happen between passes
 
 
@@ -45,14 +49,41 @@ class Control(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PromptEnd:
+    """What the last token of a prompt gave."""
+
+    length: int  # tokens of the prompt
+    logits: Tensor  # [1, V]
+    states: tuple[int, ...]  # numbers of the residuals in `hidden`
+    hidden: Tensor | None  # [1, states, d]
+
+
 @dataclass(slots=True)
 class Conversation:
-    """What stays between answers: the ids whose K/V lie in the cache, and every loaded drafter."""
+    """What stays between answers: the ids whose K/V are in the cache, and every loaded drafter."""
 
     target: TargetModel
     tokens: list[int] = field(default_factory=list)
     drafters: dict[tuple[str, str | None], Rider] = field(default_factory=dict)
     whole: int = 0  # of them that were prefilled in whole chunks; kept in exact mode alone
+    end: PromptEnd | None = None  # of the newest prompt, as long as the cache begins with it
+
+    def ended(self, ids: Sequence[int]) -> PromptEnd | None:
+        """What the last of `ids` gave, if they are the newest prompt and in the cache whole."""
+        end = self.end
+        if end is None or end.length != len(ids) or self.target.length < end.length:
+            return None
+        return end if self.tokens[: end.length] == list(ids) else None
+
+    def reuse_whole(self, ids: Sequence[int]) -> bool:
+        """Cut target and drafters to `ids`, which the cache begins with; False where the target's state is not known there."""
+        if self.target.rewind(len(ids)) != len(ids):
+            return False
+        for drafter in self.drafters.values():
+            drafter.rewind(len(ids))
+        self.tokens = list(ids)
+        return True
 
     def reuse(self, ids: Sequence[int]) -> int:
         """Cut target and drafters to the prefix shared with `ids` (or less of it, where a state cannot be cut there).
@@ -68,6 +99,8 @@ class Conversation:
         for drafter in self.drafters.values():
             drafter.rewind(shared)
         self.tokens = list(ids)
+        if self.end is not None and shared < self.end.length:
+            self.end = None
         return shared
 
     def _rewind_whole(self, shared: int) -> int:
@@ -150,6 +183,7 @@ class Answer:
         self.by_drafter: dict[str, int] = {}
         self._choice = order.drafter
         self._phases, self._telling = Phases(order.tail), Telling()
+        self._drafted: Rider | None = None  # who made the last draft
         self._kept: int | None = None  # tokens of the last round up to the end of the answer, if it ended there
         self._seq = 0
         self._reused = 0  # tokens of the prompt
@@ -163,11 +197,15 @@ class Answer:
             ahead = not self.order.looks and self.order.watch is None  # which look at the logits of each round
             rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, self.order.rule, ahead=ahead)
             rounds.go_on, rounds.more = self.policy.go_on, self.policy.more
+            before = self.policy.drafters()
             try:
                 self._decode(rounds, drafter, control)
             finally:
                 rounds.close()
-            self.policy.answered(len(self.emitter.ids))
+            if self._loops():
+                self.policy.forget(before)
+            else:
+                self.policy.answered(len(self.emitter.ids))
             self.talk.target.keep()
         return self.report()
 
@@ -176,9 +214,10 @@ class Answer:
     def _prefill(self, drafter: Rider | None, control: Control) -> bool:
         began = time.perf_counter()
         talk, ids = self.talk, self.order.ids
-        shared = self._reused = talk.reuse(ids)
-        states = drafter.needs.hidden if drafter is not None and not drafter.failed else ()
-        at, logits, carry = shared, None, None
+        states = tuple(drafter.needs.hidden) if drafter is not None and not drafter.failed else ()
+        end = talk.ended(ids)
+        shared, carry = self._reuse(end, states)
+        self._reused, at, logits = shared, shared, None
         while at < len(ids):
             if control.cancelled():
                 self.emitter.close("cancelled")
@@ -198,7 +237,12 @@ class Answer:
             if len(ids) - shared > CHUNK:
                 note = f"{shared} reused" if shared else ""
                 self._say(Progress(self.order.request, "prompt", at - shared, len(ids) - shared, "tokens", note))
+        talk.hear(drafter, at, None)
+        if end is not None:  # made anew it could differ in its last bits
+            logits = end.logits
         assert logits is not None
+        if at > shared:
+            talk.end = PromptEnd(len(ids), logits.clone(), states, None if carry is None else carry.clone())
         talk.tokens.append(self.sampler.token(logits[0], len(ids)))
         talk.hear(drafter, len(talk.tokens), carry)
         self.timing.prefill_s = time.perf_counter() - began
@@ -208,10 +252,17 @@ class Answer:
         )
         return True
 
+    def _reuse(self, end: PromptEnd | None, states: tuple[int, ...]) -> tuple[int, Tensor | None]:
+        """Tokens of the prompt that need no pass, and the residuals of the last of them: all tokens where `end` has these."""
+        if end is not None and (not states or states == end.states) and self.talk.reuse_whole(self.order.ids):
+            return end.length, end.hidden if states else None
+        return self.talk.reuse(self.order.ids), None
+
     # ------------------------------------------------------------------ decode
 
     def _decode(self, rounds: Rounds, drafter: Rider | None, control: Control) -> None:
         context = self.talk.target.context
+        self._give_states(drafter)
         while self.emitter.finish is None:
             if control.cancelled():
                 self.emitter.close("cancelled")
@@ -228,7 +279,7 @@ class Answer:
             done = rounds.run(drafter, asked)
             self._count(done)
             spent = self._emit(done, began)
-            self._learn(done, spent, behind)
+            self._learn(done, spent, behind, drafter)
             self.timing.decode_s += time.perf_counter() - began - spent  # telling and learning are paid for as well
 
     def _budget(self, drafter: Rider | None, room: int) -> int:
@@ -241,7 +292,9 @@ class Answer:
         most, context = min(most, drafter.shape.nodes), len(self.talk.tokens)
         if not self.policy.begin(self._phases.now, context, pinned=pinned, park=self._choice.name == "auto"):
             return 0
-        return most if drafter.chooses else self.policy.budget(drafter.name, most, block=drafter.block)
+        return (
+            most if drafter.chooses else self.policy.budget(drafter.name, most, block=drafter.block, line=drafter.line)
+        )
 
     def _switch(self, drafter: Rider | None, control: Control) -> Rider | None:
         """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
@@ -256,8 +309,20 @@ class Answer:
         self._choice = choice
         if fresh is not None:
             self.talk.hear(fresh, len(self.talk.tokens), None)
+            self._give_states(fresh)
         control.switch_done(fresh.name if fresh is not None else "none", None)
         return fresh
+
+    def _give_states(self, drafter: Rider | None) -> None:
+        """A drafter that takes up behind tokens that were read without it gets their states; that counts as drafting."""
+        if drafter is None or self.emitter.finish is not None:
+            return
+        began = time.perf_counter()
+        give_states(self.talk.target, self.talk.tokens, drafter, self.policy.costs)
+        self._drafted = None
+        spent = time.perf_counter() - began
+        self.timing.draft_s += spent
+        self.timing.decode_s += spent
 
     def _count(self, done: Round) -> None:
         self.passes += 1
@@ -267,10 +332,17 @@ class Answer:
         self.timing.draft_s += done.draft_s
         self.timing.verify_s += done.verify_s
 
-    def _learn(self, done: Round, spent: float, context: int) -> None:
+    def _learn(self, done: Round, spent: float, context: int, drafter: Rider | None) -> None:
         """The policy hears of a round of so many seconds behind `context` tokens."""
+        again = drafter is self._drafted
+        if done.proposed:
+            self._drafted = drafter
         if done.fresh or (self.passes == 1 and not self.policy.plain.n):  # the very first pass pays for warming up
             return
+        if (
+            done.proposed and drafter is not None and not drafter.chooses and again
+        ):  # the first draft pays for the prompt
+            self.policy.costs.drafting(done.drafter).saw(done.proposed, done.draft_s)
         guess = done.guess
         self.policy.learn(
             Outcome(
@@ -383,7 +455,13 @@ class Answer:
             speedup=self.policy.plain.speedup(decode_s / walked) if drafted and count > 1 else None,
             thinking=emitter.thinking,
             reused=self._reused,
+            limit=emitter.limit,
+            loops=self._loops(),
+            sampling=order.settings.sampling(Sampling()),
         )
+
+    def _loops(self) -> bool:
+        return loops([*self.order.before, *self.emitter.ids])
 
 
 def _tell_chances(done: Round, tokens: list[Token], rows: list[int]) -> None:
@@ -398,12 +476,23 @@ def _tell_chances(done: Round, tokens: list[Token], rows: list[int]) -> None:
         token.p = p
 
 
+def check_size(texts: Sequence[str], tokenizer: Tokenizer, context: int) -> None:
+    """Raises UsageError for texts that are so long that they cannot fit, whatever their tokens are; nothing is encoded."""
+    least = sum(map(tokenizer.least, texts))
+    if least >= context:
+        raise UsageError(
+            f"The prompt has {sum(map(len, texts)):,} characters, so at least {least:,} tokens; with room for an answer "
+            f"{context - 1} fit into the context.",
+            _SHORTER,
+        )
+
+
 def check_room(ids: Sequence[int], context: int) -> None:
     """Raises UsageError for a prompt that leaves no room for an answer."""
     if len(ids) >= context:
         raise UsageError(
             f"The prompt has {len(ids)} tokens; with room for an answer {context - 1} fit into the context.",
-            "Shorten it, start a new chat, or give a larger --context if the model allows.",
+            _SHORTER,
         )
 
 

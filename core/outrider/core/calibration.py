@@ -7,13 +7,13 @@ Letters: `W` rows of a pass.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from statistics import median
 
 import torch
 
+from . import cpus
 from .accept import Guess
 from .errors import Cancelled
 from .history import TURN, CostRecord
@@ -27,7 +27,10 @@ WIDE = 8  # rows of the wide pass that is timed behind a long context
 CHECKED = (8, 1)  # that are looked at where a record is known: the first, or the second where passes are narrower
 SAMPLES, LOOKS = 5, 3  # times that each width is timed, and one row where a record is known
 CALIBRATION = 1.5  # seconds after which no further width, or number of threads, is begun
-ALL_THREADS = torch.get_num_threads()  # what torch takes by itself
+ALL_THREADS = min(
+    torch.get_num_threads(), cpus.available()
+)  # what torch takes by itself, but not beyond a container's quota
+PAYS = 0.97  # share of the best time that another number of threads must come below: a few passes tell no more
 FAR, CHUNK = 1024, 512  # tokens of context behind which passes are timed again, and how many of them one pass makes
 PLAIN_TO_SEE = 1.08  # times that a pass must take there, to be more than noise
 
@@ -51,23 +54,39 @@ class Calibrator:
         return policy
 
     def choose_threads(self, asked: int | None, samples: int = SAMPLES) -> None:
-        """So many CPU threads as were asked for, else those that make a one-row pass fastest: more of them can be slower.
+        """As many CPU threads as were asked for, else those that make a one-row pass fastest: more of them can be slower.
 
-        All that torch would take come first, then half as many, and so on while that pays.
+        All that may be used come first, then half as many, and so on while that pays; then counts near the best one, which
+        is where processors have fast and slow cores.
         """
         target = self._target
         torch.set_num_threads(asked or ALL_THREADS)
-        if asked or target.exact or target.device.type != "cpu":  # exact mode: a prompt's sums may hang on the threads
+        if (
+            asked or target.exact or target.device.type != "cpu"
+        ):  # exact mode: sums of a prompt may depend on the threads
             return
-        best, chosen, count, spent = math.inf, ALL_THREADS, ALL_THREADS, 0.0
-        while count >= 1 and spent < CALIBRATION:
+        best, times, spent = ALL_THREADS, dict[int, float](), 0.0
+
+        def time_with(count: int) -> float:
+            nonlocal spent
             torch.set_num_threads(count)
-            times = [self.timed(1) for _ in range(1 + samples)]
-            spent += sum(times)
-            if min(times) > best * 0.97:  # a few passes tell no more
-                break
-            best, chosen, count = min(times), count, count // 2
-        torch.set_num_threads(chosen)
+            passes = [self.timed(1) for _ in range(1 + samples)]
+            spent += sum(passes)
+            times[count] = min(passes)
+            return times[count]
+
+        def pays(count: int) -> bool:
+            untried = 1 <= count <= ALL_THREADS and count not in times and spent < CALIBRATION
+            return untried and time_with(count) <= times[best] * PAYS
+
+        time_with(best)
+        while pays(best // 2):
+            best //= 2
+        step = max(1, best // 4)
+        while step:
+            better = next((count for count in (best - step, best + step) if pays(count)), None)
+            best, step = (best, step // 2) if better is None else (better, step)
+        torch.set_num_threads(best)
 
     def measure(self, policy: Policy) -> None:
         """Time each width: the first pass builds kernels, the median of the others counts.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 
 LEVELS = 4  # depths with an offset of their own; the last one is that of all deeper ones
 FIRST, LAST, SHRINK = 0.2, 0.03, 0.995  # step of a correction, over the squared length of what it is made from
@@ -27,6 +28,12 @@ class Calibrated:
         self._believed = believed > 0
         self._seen = 0
         self._missed = self._plain_missed = 0.0  # Brier sums since the last look
+
+    def copy(self) -> Calibrated:
+        """The same corrections, which go on apart from these."""
+        made = copy(self)
+        made._weights = list(self._weights)
+        return made
 
     @property
     def state(self) -> list[float]:

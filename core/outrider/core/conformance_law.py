@@ -117,7 +117,8 @@ class Law:
 
 def few(row: Tensor, liked: Sequence[int]) -> Settings:
     """Sampling in which few words are possible: one half the best of `row` [V], the other what a drafter likes."""
-    best = row.topk(min(WORDS, row.shape[0])).indices.tolist()
+    best = row.topk(min(WORDS, int(row.isfinite().sum()))).indices.tolist()
+    liked = [word for word in liked if row[word].isfinite()]  # the others have no token, and never come
     words = list(dict.fromkeys([*best[: WORDS // 2], *liked[: WORDS // 2], *best]))[:WORDS]
     spread = float(row[words].max() - row[words].min())
     bias = tuple((word, BIAS) for word in sorted(words))

@@ -238,7 +238,7 @@ class Rig:
         before = [*ask.ids, *answer]
         fresh = TargetModel(self.target.decoder, self.target.info, len(before) + 1)
         row = fresh.forward(before, last=True).logits[0].float()
-        allowed = TIE.get(self.target.dtype, TIE_HALF) * float(row.abs().max())
+        allowed = TIE.get(self.target.dtype, TIE_HALF) * float(row[row.isfinite()].abs().max())
         if ask.settings.temperature == 0:
             return abs(float(row[a] - row[b])) < allowed
         row = row / ask.settings.temperature + gumbel(

@@ -220,7 +220,8 @@ class Drafter(Protocol):
 
     It may say `free = True`: what it proposes hangs on the tokens alone and costs microseconds, and `propose` changes nothing
     of its state. The engine may then ask it at any time, and judge it by text that was verified anyway. And `block = True`: all
-    tokens of a draft come from one pass, so that a longer draft costs it no more.
+    tokens of a draft come from one pass, so that a longer draft costs it no more. And `line = n`: its drafts are chains of up to
+    n tokens, and longer ones are trees.
     """
 
     needs: Needs
@@ -275,6 +276,9 @@ class Method(Protocol):
     that name fit, from their config alone. Where the files leave open how they are to be read, it may have
     `readings(model, match) -> sequence of mappings`: options for `load`, one set for each reading, and first the one that
     `load` takes where it is told nothing. `outrider drafters test` tries all of them and names the one that gets most accepted.
+
+    One that has options says `options = {name: what it means}`: `outrider drafters show` lists them, and any other option is
+    refused before anything is loaded. Without `options` a method hears whatever the user set.
     """
 
     api: int

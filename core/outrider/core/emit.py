@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from .protocol import Finish, Kind, Token
+from .protocol import Finish, Kind, Limit, Token
 from .text.thinking import Splitter
 
 
@@ -52,6 +52,7 @@ class Emitter:
         self.ids: list[int] = []
         self.kinds: list[Kind] = []
         self.finish: Finish | None = None
+        self.limit: Limit | None = None  # which one, where the finish is `length`
 
     @property
     def text(self) -> str:
@@ -101,16 +102,16 @@ class Emitter:
             return self._cut(token, kind, cut)
         if self._limit is not None and len(self.ids) >= self._limit:
             thought += self._flush()
-            self.finish = "length"
+            self.finish, self.limit = "length", "tokens"
         elif thought:  # a token shows text of one side; the other's comes with the next one
             return Token(token, thought, kind, thinking=True)
         text = self._release(len(self._text) - (self._held() if self.finish is None else 0))
         return Token(token, thought or text, kind, thinking=inside)
 
     def close(self, finish: Finish) -> str:
-        """End the answer for another reason; returns the text that was still held."""
+        """End the answer for another reason, `length` being a full context; returns the text that was still held."""
         if self.finish is None:
-            self.finish = finish
+            self.finish, self.limit = finish, "context" if finish == "length" else None
             self._flush()
             cut = self._find_stop()
             return self._release(len(self._text) if cut is None else cut)

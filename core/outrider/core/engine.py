@@ -11,21 +11,22 @@ import msgspec
 import torch
 
 from . import finding, registry
-from .answer import Answer, Control, Order
+from .answer import Answer, Control, Order, check_size
 from .batch import Batch
 from .composite import Composite
-from .errors import DownloadError, DrafterError, ModelError, UsageError
-from .loading import Model, open_model
+from .errors import BrokenFileError, DownloadError, DrafterError, ModelError, UsageError
+from .loading import Model, give_back_memory, open_model
 from .noise import fresh_seed
 from .protocol import DrafterChoice, Event, Generate, Message, ModelChoice, Notice, Progress, Report, Step
 from .resuming import Begun, Resuming
 from .sample import fill
-from .target.model import SLACK
 from .text import thinking
 from .text.detokenise import Detokeniser
 from .text.template import ChatTemplate
 from .text.thinking import Splitter
-from .weights.library import resolve
+from .values import MOST_DRAFTED, most_threads
+from .weights.jobs import event
+from .weights.library import advice, resolve
 
 Say = Callable[[Step | Progress | Notice], None]
 TAIL = 4096  # characters of a raw text that tell what kind of text goes on
@@ -38,24 +39,32 @@ class Engine:
     def __init__(self) -> None:
         self.model: Model | None = None
         self._told: ModelChoice | None = None  # whose template was said to have no switch for thinking
+        self._folding: ModelChoice | None = None  # whose template was asked whether it has a system role
 
     def load(self, choice: ModelChoice, number: int, say: Say, cancelled: Callable[[], bool]) -> Model:
         """The model of `choice`, loaded if it is not yet. Raises ModelError, DownloadError, UsageError, Cancelled."""
         if self.model is not None and self.model.choice == choice:
             return self.model
         _check_tokens(choice.exact)
+        _check_threads(choice.threads)
         began = time.perf_counter()
 
         def tell(phase: str, done: float, total: float, unit: str = "", note: str = "") -> None:
             say(Progress(number, phase, done, total, unit, note))
 
         path = resolve(
-            choice.model, lambda phase, done, total, note: tell(phase, done, total, "bytes", note), cancelled
+            choice.model, lambda phase, done, total, note: say(event(number, phase, done, total, note)), cancelled
         )
         self.unload()
         if choice.threads:  # for loading; how many are best without that is measured then
             torch.set_num_threads(choice.threads)
-        self.model = open_model(choice, path, tell, cancelled)
+        try:
+            self.model = open_model(choice, path, tell, cancelled)
+        except BrokenFileError as error:
+            error.hint = advice(error.hint, choice.model)
+            raise
+        for text in self.model.remarks:
+            say(Notice(text, number))
         self.model.loaded.load_s = time.perf_counter() - began
         return self.model
 
@@ -65,8 +74,7 @@ class Engine:
             for drafter in self.model.talk.drafters.values():
                 drafter.close()
         self.model = None
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        give_back_memory()
 
     def forget(self) -> None:
         """Drop the conversation, so that the next answer prefills its whole prompt."""
@@ -81,6 +89,7 @@ class Engine:
         model = self.load(request.model, request.id, say, control.cancelled)
         order = self.order(model, request, began, fresh=fresh)
         self._tell_deaf(model, request, say)
+        self._tell_folded(model, request, say)
         report = Answer(order, model.talk, model.policy, self.chooser(model, request, say, control), say).run(control)
         self._tell_slow(model, request, say)
         model.history.keep(model.policy)
@@ -146,9 +155,15 @@ class Engine:
     ) -> Callable[[DrafterChoice], registry.Rider | None]:
         """What makes a loaded drafter of a choice, for the answer to a request."""
 
+        asked: list[DrafterChoice] = []
+
         def choose(choice: DrafterChoice) -> registry.Rider | None:
+            if asked:  # a switch in the middle of the answer
+                self.ask_again(choice)
+            asked.append(choice)
+
             def bring(phase: str, done: float, total: float, note: str) -> None:
-                say(Progress(request.id, phase, done, total, "bytes", note))
+                say(event(request.id, phase, done, total, note))
 
             def report(text: str) -> None:
                 say(Notice(text, request.id))
@@ -174,6 +189,8 @@ class Engine:
             raise UsageError(
                 f"{request.model.model} has no chat template.", "Use `outrider run --raw`, or a chat model."
             )
+        written = [message.content.strip() for message in request.messages]  # a template may trim them
+        check_size([*written, request.messages[-1].thinking], model.tokenizer, model.talk.target.context)
         return template.render(_asked(request), **_switches(template, request))
 
     def _begun(self, model: Model, request: Generate) -> Begun:
@@ -189,7 +206,8 @@ class Engine:
     def prompt_ids(self, model: Model, request: Generate, prompt: str | None = None) -> list[int]:
         """Token ids of a request; `prompt`: its text, if it is known already. Raises UsageError."""
         text = self.prompt(model, request) if prompt is None else prompt
-        encode = model.tokenizer.encode if request.prompt is None else model.tokenizer.encode_raw
+        check_size([text], model.tokenizer, model.talk.target.context)
+        encode = model.tokenizer.encode_chat if request.prompt is None else model.tokenizer.encode_raw
         ids = encode(text) if text else []
         if not ids or (request.messages and not any(m.content.strip() for m in request.messages if m.role == "user")):
             raise UsageError("The prompt is empty.", "Give some text: outrider run 'Why is the sky blue?'")
@@ -206,7 +224,7 @@ class Engine:
         if template is None or not request.messages:
             return len(ids) - 1
         options = _switches(template, request)
-        bare = model.tokenizer.encode(template.render(_asked(request), add_generation_prompt=False, **options))
+        bare = model.tokenizer.encode_chat(template.render(_asked(request), add_generation_prompt=False, **options))
         shared = 0
         while shared < min(len(bare), len(ids) - 1) and bare[shared] == ids[shared]:
             shared += 1
@@ -229,6 +247,16 @@ class Engine:
             self._told = request.model
             say(Notice(f"The chat template of {request.model.model} has no switch for thinking.", request.id, "info"))
 
+    def _tell_folded(self, model: Model, request: Generate, say: Say) -> None:
+        """Say once for each model that its template has no place for a system text."""
+        messages, template = _asked(request), model.tokenizer.template
+        if template is None or self._folding == request.model or not messages or messages[0].role != "system":
+            return
+        self._folding = request.model
+        if template.folds(messages):
+            text = f"The chat template of {request.model.model} knows no system text: it is put in front of the first question."
+            say(Notice(text, request.id, "info"))
+
     def _tell_slow(self, model: Model, request: Generate, say: Say) -> None:
         """Say once for each model that its passes could not be captured."""
         lane = model.talk.target.lane
@@ -247,32 +275,49 @@ class Engine:
         """The loaded drafter of `choice`, None for plain decoding. Weights that are not here are brought, told to `bring`.
 
         Raises DrafterError, ModelError if an explicit choice cannot ride, and what bringing weights raises. `auto` without
-        weights never fails: what cannot be loaded is told, and left out from then on.
+        weights never fails: what cannot be loaded is told, and left out. One that failed, in loading or while it drafted, is not
+        read again until the user asks for it: None, or what loading it raised.
         """
         names, weights = self._riders(model, choice, bring, cancelled)
         if not names:
             return None
+        registry.check_options(names[-1], choice.options)
         key = ("+".join((*names, *(f"{name}={value}" for name, value in choice.options.items()))), weights)
         known = model.talk.drafters.get(key)
         if known is not None and not known.failed:
             return known
         told = {"weights": weights, **choice.options}
+        wanted = [(name, told if name == names[-1] else {}) for name in names]
+        able = [one for one in wanted if not model.failures.has(*one)]
+        if not able:
+            model.failures.complain(*wanted[-1])
+            return None
         parts: list[registry.GuardedDrafter] = []
         try:
-            for name in names:
-                parts.append(self._part(model, name, told if name == names[-1] else {}, report))
-        except (DrafterError, ModelError) as error:
+            for name, options in able:
+                parts.append(self._part(model, name, options, report))
+        except BaseException as error:
+            for part in parts:
+                part.close()
+            if not isinstance(error, DrafterError | ModelError):
+                raise
+            model.failures.add(*able[len(parts)], error)
             if choice.name != "auto" or choice.weights is not None:
                 raise
             report(f"{error.message} Going on without it.")
-            for row in model.rows:
-                row.usable = row.usable and row.name != names[len(parts)]
             return self.drafter(model, choice, report, bring, cancelled)
+        for one, part in zip(able, parts, strict=True):
+            model.failures.watch(*one, part)
         alone = len(parts) == 1 and not parts[0].free
         drafter = parts[0] if alone else Composite(parts, model.policy, trees=model.talk.target.trees)
         model.talk.drafters[key] = drafter
         drafter.reset()
         return drafter
+
+    def ask_again(self, choice: DrafterChoice) -> None:
+        """The user asked for a drafter: what failed of it is tried again."""
+        if self.model is not None:
+            self.model.failures.forget(choice.name.replace("-", "_"))
 
     def _riders(
         self,
@@ -288,7 +333,9 @@ class Engine:
         weights = str(resolve(choice.weights, bring, cancelled)) if choice.weights else None
         if name not in ("auto", "composite"):
             return (name,), weights
-        names = finding.automatic(model.rows)
+        given = choice.options if weights is None else {}
+        rows = [row for row in model.rows if not any(model.failures.has(row.name, some) for some in ({}, given))]
+        names = finding.automatic(rows)
         free = {row.name for row in model.rows if row.free}
         if weights is not None:
             made = finding.accepting(info, weights)
@@ -339,9 +386,25 @@ def _check(request: Generate) -> None:
         raise UsageError("There is no answer at the end of this chat to go on with.", "Ask something.")
     if request.rule not in RULES:
         raise UsageError(f"--rule {request.rule} is not known.", f"Use {', '.join(RULES)}.")
-    _check_tokens(request.drafter.tokens)
+    check_choice(request.drafter)
+
+
+def check_choice(choice: DrafterChoice) -> None:
+    """Raises UsageError for a draft length or an option that a drafter cannot have, before anything is loaded."""
+    _check_tokens(choice.tokens)
+    name = choice.name.replace("-", "_")
+    if choice.options and name in {entry.name for entry in registry.entries()}:
+        registry.check_options(name, choice.options)
 
 
 def _check_tokens(tokens: int | None) -> None:
-    if tokens is not None and not 1 <= tokens < SLACK:
-        raise UsageError(f"--draft-tokens must be from 1 to {SLACK - 1}, not {tokens}.", "8 is a good start.")
+    if tokens is not None and not 1 <= tokens <= MOST_DRAFTED:
+        raise UsageError(f"--draft-tokens must be from 1 to {MOST_DRAFTED}, not {tokens}.", "8 is a good start.")
+
+
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and not 1 <= threads <= most_threads():
+        raise UsageError(
+            f"--threads must be from 1 to {most_threads()} on this machine, not {threads}.",
+            "Leave it out: the fastest number is measured.",
+        )

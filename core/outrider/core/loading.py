@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,10 +17,12 @@ from .answer import Conversation
 from .calibration import Calibrator
 from .drafting import ModelInfo
 from .errors import Cancelled, ModelError
+from .failures import Failures
 from .history import History
 from .noise import Noise
 from .policy import Policy
 from .protocol import DrafterChoice, DrafterRow, Loaded, MemoryPlan, ModelChoice, Sampling
+from .recommended import recommended
 from .sample import Sampler, fill
 from .target.decoder import Decoder
 from .target.linear import Form
@@ -45,7 +49,9 @@ class Model:
     loaded: Loaded
     policy: Policy
     history: History  # what the policy learns, kept between runs
+    remarks: list[str] = field(default_factory=list)  # what the user should know of it, to be said once
     slow: bool = False  # the user was told that its passes are not captured
+    failures: Failures = field(default_factory=Failures)
     refused: list[DrafterChoice] = field(default_factory=list)  # choices that could not ride, and were told
 
 
@@ -79,6 +85,7 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
         clock.lap("tokenizer")
         form = Form(dtype, device, BITS.get(choice.quantize), plan.keep(subject, settings))
         decoder = _decoder(checkpoint, form, context, tell, cancelled)
+        decoder.hide(tokenizer.unnamed(decoder.spec.vocab))
         target = _target(choice, decoder, info(checkpoint), context)
         planned = plan.plan(subject, settings)
         clock.lap("weights")
@@ -86,9 +93,7 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     finally:
         checkpoint.close()
     tell("warm-up", 0, 0, "")
-    own = Sampling(
-        temperature=generation.get("temperature"), top_k=generation.get("top_k"), top_p=generation.get("top_p")
-    )
+    own, refused = recommended(generation)
     sampler = Sampler(fill(Sampling(), own), Noise(0))
     history = History(choice, path, device)
     policy = Calibrator(target, sampler, cancelled).policy(history.costs(), choice.threads)
@@ -98,7 +103,17 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     loaded = _loaded(choice, target, tokenizer, own, rows_of_drafters)
     loaded.phases = clock.phases
     loaded.memory = _taken(planned, target)
-    return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy, history)
+    remarks = [*tokenizer.remarks, *refused]
+    return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy, history, remarks)
+
+
+def give_back_memory() -> None:
+    """Return what nothing uses any more to the system: PyTorch's store of GPU memory, and the C library's of the rest."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc alone has it
+    if trim is not None:
+        trim(0)
 
 
 def _decoder(
@@ -158,6 +173,6 @@ def _loaded(
         context=target.context,
         chat=tokenizer.template is not None,
         load_s=0.0,
-        sampling=Sampling(temperature=filled.temperature, top_k=filled.top_k, top_p=filled.top_p, min_p=filled.min_p),
+        sampling=filled.sampling(own),
         drafters=rows,
     )

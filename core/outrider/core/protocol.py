@@ -11,6 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from .values import LEAST_CONTEXT as LEAST_CONTEXT
+from .values import MOST_DRAFTED as MOST_DRAFTED
+from .values import MOST_TOKENS as MOST_TOKENS
 from .values import BenchPrompt as BenchPrompt
 from .values import DrafterChoice as DrafterChoice
 from .values import DrafterRow as DrafterRow
@@ -18,6 +21,7 @@ from .values import Finding as Finding
 from .values import Finish as Finish
 from .values import Kind as Kind
 from .values import KnownDrafter as KnownDrafter
+from .values import Limit as Limit
 from .values import Loaded as Loaded
 from .values import MemoryPlan as MemoryPlan
 from .values import Message as Message
@@ -35,6 +39,8 @@ from .values import Token as Token
 from .values import TrainOrder as TrainOrder
 from .values import TrainPrompt as TrainPrompt
 from .values import Where as Where
+from .values import most_threads as most_threads
+from .values import too_large as too_large
 from .wire import ProtocolError as ProtocolError  # the whole language of the pipes is found here
 from .wire import Unpacker as Unpacker
 from .wire import pack as pack
@@ -114,10 +120,14 @@ class Remove(Request):
 
 
 class Drafters(Request):
-    """Which drafters there are and how each fits the target. Reads no weights. Result: list of `DrafterRow`."""
+    """Which drafters there are and how each fits the target. Reads no weights. Result: list of `DrafterRow`.
+
+    It fails for a model or weights that are not here, unless `fetch` has them downloaded.
+    """
 
     model: ModelChoice
     weights: str | None = None
+    fetch: bool = False
 
 
 class DrafterTest(Request):

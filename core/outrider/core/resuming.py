@@ -78,4 +78,4 @@ class Resuming:
             raise UsageError(
                 "This reply has no text that the model could go on with.", "Have it answer anew: /regen in the chat."
             )
-        return self.tokenizer.encode(thought if inside else f"{opening}\n{thought}")
+        return self.tokenizer.encode(self.template.behind("" if inside else f"{opening}\n", thought))

@@ -24,6 +24,8 @@ from .noise import Noise, gumbel
 from .protocol import Sampling
 from .target import ops
 
+COLD = 1e-6  # temperature below which the likeliest token is all that is left: greedy
+STRONGEST = 1e4  # of a logit bias: enough to force or forbid any token, and no infinity
 _NEAR = (5.0, 10.0, math.inf)  # natural-log units below the best logit in which a top-p nucleus is looked for
 
 
@@ -39,6 +41,18 @@ class Settings:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+
+    def sampling(self, asked: Sampling) -> Sampling:
+        """These values as the protocol has them; of the penalties those alone that `asked` names or that do something."""
+        neutral = Settings()
+        shown = {}
+        for name in Settings.__dataclass_fields__:
+            value, penalty = getattr(self, name), name.endswith("penalty")
+            if name != "logit_bias" and not (
+                penalty and value == getattr(neutral, name) and getattr(asked, name) is None
+            ):
+                shown[name] = value
+        return Sampling(**shown, logit_bias=dict(self.logit_bias))
 
     @property
     def penalised(self) -> bool:
@@ -57,7 +71,10 @@ def fill(sampling: Sampling, defaults: Sampling) -> Settings:
         if value is None:
             value = getattr(defaults, name)
         values[name] = getattr(own, name) if value is None else value
-    return Settings(**values, logit_bias=tuple(sorted(sampling.logit_bias.items())))
+    if values["temperature"] < COLD:
+        values["temperature"] = 0.0
+    biases = ((token, max(-STRONGEST, min(STRONGEST, bias))) for token, bias in sorted(sampling.logit_bias.items()))
+    return Settings(**values, logit_bias=tuple(biases))
 
 
 class Sampler:

@@ -34,9 +34,10 @@ import threading  # noqa: E402
 import traceback  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from importlib.metadata import version  # noqa: E402
+from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-from outrider.core import protocol  # noqa: E402
+from outrider.core import protocol, terminal  # noqa: E402
 from outrider.core.errors import Cancelled, OutriderError  # noqa: E402
 
 _READ = 1 << 16
@@ -70,6 +71,7 @@ class Service:
                 while data:
                     data = data[os.write(self._out, data) :]
             except BrokenPipeError:
+                terminal.restore()
                 os._exit(0)
 
     @property
@@ -93,6 +95,7 @@ class Service:
                 break
             for request in requests:
                 self._sort(request)
+        terminal.restore()
         self._hang_up()
 
     def _sort(self, request: protocol.Request) -> None:
@@ -149,6 +152,8 @@ class Service:
     def _acknowledge(self, until: int) -> None:
         """Switches that no answer took, up to that number: an answer asked for later carries its own choice."""
         while (switch := self._switches.take(until)) is not None:
+            if self._engine is not None:
+                self._engine.ask_again(switch.drafter)
             self.send(protocol.Result(request=switch.id, data=switch.drafter.name))
 
     def cancelled(self, number: int) -> Callable[[], bool]:
@@ -157,7 +162,9 @@ class Service:
 
     def _bytes(self, number: int) -> Callable[[str, int, int, str], None]:
         """Sends how far the download of request `number` is."""
-        return lambda phase, done, total, note: self.send(protocol.Progress(number, phase, done, total, "bytes", note))
+        from outrider.core.weights.jobs import event
+
+        return lambda phase, done, total, note: self.send(event(number, phase, done, total, note))
 
     # ------------------------------------------------------------------ jobs
 
@@ -180,9 +187,9 @@ class Service:
         return protocol.Result(request=request.id, data=protocol.plain(found))
 
     def _pull(self, request: protocol.Pull) -> protocol.Event:
-        from outrider.core.weights import library
+        from outrider.core.weights import known
 
-        row = library.pull(request.name, self._bytes(request.id), self.cancelled(request.id))
+        row = known.pull(request.name, self._bytes(request.id), self.cancelled(request.id))
         return protocol.Result(request=request.id, data=protocol.plain(row))
 
     def _remove(self, request: protocol.Remove) -> protocol.Event:
@@ -192,12 +199,17 @@ class Service:
 
     def _drafters(self, request: protocol.Drafters) -> protocol.Event:
         from outrider.core import finding, history
+        from outrider.core.weights import known
         from outrider.core.weights.checkpoint import describe
         from outrider.core.weights.library import resolve
 
-        tell, cancelled = self._bytes(request.id), self.cancelled(request.id)
-        path = resolve(request.model.model, tell, cancelled)
-        weights = str(resolve(request.weights, tell, cancelled)) if request.weights else None
+        def find(name: str) -> Path:
+            if not request.fetch:
+                return known.located(name)
+            return resolve(name, self._bytes(request.id), self.cancelled(request.id))
+
+        path = find(request.model.model)
+        weights = str(find(request.weights)) if request.weights else None
         rows = finding.survey(describe(path), request.model.model, weights)
         history.tell(rows, path)
         return protocol.Result(request=request.id, data=protocol.plain(rows))

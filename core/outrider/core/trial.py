@@ -15,12 +15,13 @@ import msgspec
 
 from . import conformance, finding, registry
 from .drafting import Shape
-from .engine import Engine, Say
+from .engine import Engine, Say, check_choice
 from .errors import Cancelled, UsageError
 from .loading import Model
 from .prompting import PLAIN, Answered, Prompting, Run, parting, run_of, score
 from .protocol import BenchPrompt, DrafterChoice, DrafterTest, Message, Progress, Sampling, Step
 from .target.model import SLACK
+from .weights.jobs import event
 from .weights.library import resolve
 
 CHAIN = 8  # tokens of a draft, where it is a chain
@@ -56,6 +57,7 @@ def run(engine: Engine, request: DrafterTest, say: Say, cancelled: Callable[[], 
     """The whole test, or the conformance checks. Raises UsageError, DrafterError if it cannot ride, Cancelled."""
     if not request.prompts:
         raise UsageError("There are no prompts to test with.", "Give --prompts 1 or more.")
+    check_choice(request.drafter)
     model = engine.load(request.model, request.id, say, cancelled)
     found = _found(model, request, say, cancelled)
     head = {
@@ -97,7 +99,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 def _found(model: Model, request: DrafterTest, say: Say, cancelled: Callable[[], bool]) -> _Found:
     def bring(phase: str, done: float, total: float, note: str) -> None:
-        say(Progress(request.id, phase, done, total, "bytes", note))
+        say(event(request.id, phase, done, total, note))
 
     name, given, info = request.drafter.name.replace("-", "_"), request.drafter.weights, model.talk.target.info
     weights = str(resolve(given, bring, cancelled)) if given else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, Literal
 
 import msgspec
@@ -10,9 +11,21 @@ import msgspec
 Kind = Literal["A", "C", "B", "P"]  # accepted draft, correction, bonus, plain
 Rule = Literal["match", "rejection", "typical"]  # the last one is lossy
 Finish = Literal["stop", "length", "cancelled", "error"]
+Limit = Literal["context", "tokens"]  # the context is full, or `max_tokens` is reached
 # Where a drafter's weights are.
 Where = Literal["", "given", "checkpoint", "trained", "beside", "shipped", "library", "catalogue", "train"]
 Phase = Literal["prose", "code", "thinking", "json"]  # what kind of text an answer is in
+
+MOST_DRAFTED = 63  # tokens of a draft: a pass has 64 rows, and the first is the root's
+LEAST_CONTEXT = 16  # tokens
+MOST_TOKENS = (1 << 31) - 1  # of a context, an answer, or kept by top-k
+MOST_SEED = (1 << 63) - 1
+
+
+def most_threads() -> int:
+    """CPU threads that may be asked for: four times as many as there are processors for this process. More are never faster."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return 4 * (allowed or 1)
 
 
 class Message(msgspec.Struct, omit_defaults=True):
@@ -45,26 +58,38 @@ class Sampling(msgspec.Struct, omit_defaults=True, kw_only=True):
         """One sentence naming the first option that is out of range, or None."""
         ranges = (
             ("temperature", self.temperature, 0.0, 100.0, "0 means greedy, 0.7 is usual"),
-            ("top-k", self.top_k, 0, 1 << 31, "0 switches it off"),
+            ("top-k", self.top_k, 0, MOST_TOKENS, "0 switches it off"),
             ("min-p", self.min_p, 0.0, 1.0, "0 switches it off"),
+            ("repeat-penalty", self.repeat_penalty, 0.01, 100.0, "1 switches it off"),
             ("presence-penalty", self.presence_penalty, -100.0, 100.0, "0 switches it off"),
             ("frequency-penalty", self.frequency_penalty, -100.0, 100.0, "0 switches it off"),
-            ("max-tokens", self.max_tokens, 1, 1 << 31, "leave it out for no limit but the context"),
-            ("seed", self.seed, 0, (1 << 63) - 1, "leave it out for a fresh one"),
+            ("max-tokens", self.max_tokens, 1, MOST_TOKENS, "leave it out for no limit but the context"),
+            ("seed", self.seed, 0, MOST_SEED, "leave it out for a fresh one"),
         )
         for name, value, low, high, hint in ranges:
             if value is not None and not low <= value <= high:  # also catches NaN
-                return f"--{name} must be from {low:g} to {high:g}, not {value:g} ({hint})."
+                return f"--{name} must be from {_written(low)} to {_written(high)}, not {_written(value)} ({hint})."
         if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
             return f"--top-p must be above 0 and at most 1, not {self.top_p:g} (1 switches it off)."
-        if self.repeat_penalty is not None and not 0.0 < self.repeat_penalty <= 100.0:
-            return f"--repeat-penalty must be above 0, not {self.repeat_penalty:g} (1 switches it off)."
         for token, bias in self.logit_bias.items():
-            if math.isnan(bias) or token < 0:
+            if math.isnan(bias) or not 0 <= token <= MOST_TOKENS:
                 return f"--logit-bias {token}={bias:g} is not a token id with a number."
         if any(not s for s in self.stop):
             return "--stop must not be empty."
         return None
+
+
+def too_large(value: Any) -> int | None:
+    """A whole number in a value, its lists and tables that no frame can carry, None if there is none."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return next((found for part in parts if (found := too_large(part)) is not None), None)
+    return value if isinstance(value, int) and not -MOST_SEED <= value <= MOST_SEED else None
+
+
+def _written(number: float) -> str:
+    """A whole number with all its digits, any other one in short."""
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 class ModelChoice(msgspec.Struct, omit_defaults=True, kw_only=True, frozen=True):
@@ -157,6 +182,9 @@ class Report(msgspec.Struct):
     speedup: Speedup | None
     thinking: str = ""  # what the model thought, without its markers
     reused: int = 0  # of the prompt's tokens, kept from the answer before
+    limit: Limit | None = None  # which limit ended it, where `finish` is "length"
+    loops: bool = False  # it repeats one passage over and over, so that its figures say nothing of other text
+    sampling: Sampling | None = None  # the values that held, the model's own and the defaults filled in
 
 
 class KnownDrafter(msgspec.Struct, kw_only=True):
@@ -240,6 +268,8 @@ class DrafterRow(msgspec.Struct, omit_defaults=True, kw_only=True):
     free: bool = False  # costs next to nothing and is asked in every round
     choice: str = ""  # what `auto` makes of it here by what was measured, in words
     trains: bool = False  # one can be trained here
+    options: dict[str, str] = {}  # what --drafter-option may set, with its meaning
+    seconds: float = 0.0  # that its method took to say whether it fits
 
 
 class Loaded(msgspec.Struct, omit_defaults=True, kw_only=True):

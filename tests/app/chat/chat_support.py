@@ -41,7 +41,7 @@ class Ride:
         self.app, self.pilot = app, pilot
         self.chat, self.session = app.chat, app.chat.session
 
-    async def until(self, predicate: Callable[[], object], patience: float = 60.0) -> None:
+    async def until(self, predicate: Callable[[], object], patience: float = 10.0) -> None:
         """Wait until `predicate` holds, then until the screen shows it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience
@@ -65,7 +65,8 @@ class Ride:
         idle = (State.READY, State.DIED, State.FAILED)
         await self.until(lambda: self.session.state in idle and not self.chat.stage.live)
         words = self.session.state.value
-        await self.until(lambda: words in self.status or self.chat.status.flashing)
+        shown = (words, "esc back")  # the second where letters act on a message
+        await self.until(lambda: any(one in self.status for one in shown) or self.chat.status.flashing)
 
     async def type(self, text: str) -> None:
         """Put text into the prompt and send it."""
@@ -78,6 +79,12 @@ class Ride:
         await self.type(text)
         await self.until(lambda: self.session.chat.turns and self.session.chat.turns[-1].text == text)
         await self.ready()
+
+    async def letter(self, *letters: str) -> None:
+        """Press letters one by one, each alone, so that none is a part of a text."""
+        for letter in letters:
+            await self.pilot.press(letter)
+            await self.until(lambda: not self.chat.letters.waiting)
 
     def lines(self) -> list[str]:
         """The screen as text."""

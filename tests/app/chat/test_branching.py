@@ -46,13 +46,15 @@ async def test_edit_choose_and_delete(ride: Any) -> None:
         chat.chat.prompt.put("a draft")
         await chat.pilot.press("alt+up", "alt+up")
         assert isinstance(chat.chat.focused, UserMessage)
-        await chat.pilot.press("e")
+        await chat.letter("e")
         await chat.until(lambda: "Editing “second”" in chat.screen())
         assert chat.chat.prompt.text == "second"
         await chat.pilot.press("escape")
         await chat.until(lambda: "Editing" not in chat.screen())
         assert chat.chat.prompt.text == "a draft"
-        await chat.pilot.press("alt+up", "alt+up", "e", "!", "enter")  # a sibling of the second message
+        await chat.pilot.press("alt+up", "alt+up")
+        await chat.letter("e")
+        await chat.pilot.press("!", "enter")  # a sibling of the second message
         await settled(chat, "first", "One.\n", "second!", "Else.\n")
         assert chat.chat.prompt.text == "a draft" and "‹ 2/2 ›" in chat.screen()
         await chat.pilot.press("alt+up", "alt+up", "left")
@@ -61,13 +63,14 @@ async def test_edit_choose_and_delete(ride: Any) -> None:
             chat.app.post_message(Key({"/": "slash"}.get(letter, letter), letter))
         await chat.until(lambda: chat.chat.prompt.text == "a draft/tree")
         chat.chat.prompt.put("a draft")
-        await chat.pilot.press("alt+up", "alt+up", "e", "e")
+        await chat.pilot.press("alt+up", "alt+up")
+        await chat.letter("e", "e")
         await chat.until(lambda: chat.chat.prompt.text == "seconde")  # the second letter belongs to the text
         await chat.pilot.press("escape", "alt+up", "alt+up")
         assert "‹ 1/2 ›" in chat.screen() and chat.chat.focused.turn.text == "second"
         await chat.pilot.press("left")
         assert "oldest branch" in chat.status
-        await chat.pilot.press("r")  # answered again
+        await chat.letter("r")  # answered again
         await settled(chat, "first", "One.\n", "second", "Again.\n")
         assert "‹ 2/2 ›" in footers(chat)[-1]
         chat.chat.prompt.put("")
@@ -79,7 +82,8 @@ async def test_edit_choose_and_delete(ride: Any) -> None:
         await settled(chat, "first", "One.\n", "second", "Two.\n")
         await chat.type("/undo")
         await settled(chat, "first", "One.\n", "second", "Again.\n")
-        await chat.pilot.press("alt+up", "alt+up", "d")  # the message goes with both of its answers
+        await chat.pilot.press("alt+up", "alt+up")
+        await chat.letter("d", "d")  # the message goes with both of its answers
         await settled(chat, "first", "One.\n", "second!", "Else.\n")
         assert "3 messages" in chat.status
         await chat.pilot.press("ctrl+o", "z")
@@ -106,20 +110,21 @@ async def test_a_cut_reply_keeps_going(ride: Any) -> None:
         await chat.until(lambda: "being written" in chat.status)
         await chat.pilot.press("escape")
         await chat.ready()
-        assert footers(chat)[0].startswith("stopped · k keep going")
-        await chat.pilot.press("alt+up", "k")
+        assert footers(chat)[0].startswith("stopped · k continue")
+        await chat.pilot.press("alt+up")
+        await chat.letter("k")
         await settled(chat, "go", "Half of it.\n")
-        assert "in 2 parts" in footers(chat)[0] and "keep going" not in footers(chat)[0]
+        assert "in 2 parts" in footers(chat)[0] and "k continue" not in footers(chat)[0]
         assert isinstance(chat.chat.focused, ReplyView)
-        await chat.pilot.press("k")
+        await chat.letter("k")
         assert "this reply is complete" in chat.status
         whole = chat.session.chat.turns[0].reply.report
         await chat.type("and")
         await chat.until(lambda: "Half of" in chat.session.chat.turns[-1].reply.text)
         name = chat.session.chat.id
     async with ride(answer(" a new engine.\n"), resume=name) as chat:  # it was killed in mid-reply
-        await chat.until(lambda: len(footers(chat)) == 2 and "k keep going" in footers(chat)[1])
-        assert footers(chat)[1].startswith("interrupted · k keep going")
+        await chat.until(lambda: len(footers(chat)) == 2 and "k continue" in footers(chat)[1])
+        assert footers(chat)[1].startswith("interrupted · k continue")
         assert chat.session.chat.turns[0].reply.report == whole
         await chat.pilot.press("ctrl+o", ".")
         await settled(chat, "go", "Half of it.\n", "and", "Half of a new engine.\n")
@@ -145,7 +150,8 @@ async def test_another_answer_while_one_is_under_way_and_one_that_is_refused(rid
         await chat.type("go")
         await chat.until(lambda: chat.session.state is State.WRITING)
         await chat.type("later")
-        await chat.pilot.press("alt+up", "d")  # what waits is just not sent
+        await chat.pilot.press("alt+up")
+        await chat.letter("d", "d")  # what waits is just not sent
         await chat.until(lambda: "Not sent" in chat.status and not chat.session.queue)
         await chat.type("/regen")  # what runs is stopped and kept
         await settled(chat, "go", "Second.\n")
@@ -171,11 +177,13 @@ async def test_a_new_chat_begins_like_the_old_one(ride: Any) -> None:
         await chat.ask("first")
         await chat.ask("second")
         old = chat.session.chat.id
-        await chat.pilot.press("alt+up", "alt+up", "alt+up", "b")  # on the first answer
+        await chat.pilot.press("alt+up", "alt+up", "alt+up")
+        await chat.letter("b")  # on the first answer
         await settled(chat, "first", "One.\n")
         assert chat.session.chat.id != old
         await chat.ask("third")
-        await chat.pilot.press("alt+up", "alt+up", "b")  # on what was just asked
+        await chat.pilot.press("alt+up", "alt+up")
+        await chat.letter("b")  # on what was just asked
         await settled(chat, "first", "One.\n")
         assert chat.chat.prompt.text == "third"
     with Store.open() as store:
@@ -204,7 +212,8 @@ async def test_what_is_seen_stays_where_it_is(ride: Any) -> None:
             await chat.ask(text)
         await chat.pilot.press("alt+up", "alt+up", "alt+up", "alt+up")
         assert chat.chat.focused.turn.text == "second"
-        await chat.pilot.press("e", "!", "enter")
+        await chat.letter("e")
+        await chat.pilot.press("!", "enter")
         await chat.until(lambda: len(chat.session.chat.turns) == 2)
         await chat.ready()
         await chat.pilot.press("alt+up", "alt+up")
@@ -233,7 +242,9 @@ async def test_the_tree_leads_to_what_is_not_on_the_screen_yet(ride: Any) -> Non
         store.set_head("C", above)
     async with ride(answer("x\n"), resume="C", size=(60, 20)) as chat:
         await chat.until(lambda: "say 25" in chat.screen() and "ask 0" not in chat.screen())
-        await chat.pilot.press("ctrl+o", "T", "home", "down", "down", "enter")
+        await chat.pilot.press("ctrl+o", "T")
+        await chat.until(lambda: isinstance(chat.app.screen, TreeScreen))
+        await chat.pilot.press("home", "down", "down", "enter")
         await chat.until(lambda: getattr(chat.chat.focused, "turn", None) and chat.chat.focused.turn.text == "ask 1")
         await chat.until(lambda: chat.chat.transcript.region.contains_region(chat.chat.focused.region))
         await chat.type("/tree")

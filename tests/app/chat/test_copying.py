@@ -150,7 +150,8 @@ async def test_copying_on_the_screen(ride: Any) -> None:
         await chat.until(lambda: "Which code block?" in chat.screen() and "1  py, 1 line: x = 1" in chat.screen())
         await chat.pilot.press("1")
         await chat.until(lambda: chat.app.clipboard == "x = 1")
-        await chat.pilot.press("alt+up", "x")
+        await chat.pilot.press("alt+up")
+        await chat.letter("x")
         await chat.until(lambda: "Which code block?" in chat.screen())
         await chat.pilot.press("escape")
         await chat.pilot.pause()
@@ -162,5 +163,5 @@ async def test_copying_on_the_screen(ride: Any) -> None:
         await chat.type("/copy nonsense")
         await chat.until(lambda: "not nonsense" in chat.screen())
         await chat.pilot.press("ctrl+o", "C")
-        await chat.pilot.pause()
+        await chat.until(lambda: "Copied the chat" in chat.status)
         assert chat.app.clipboard == written(chat.session.chat) and "Copied the chat, " in chat.status

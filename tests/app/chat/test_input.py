@@ -130,7 +130,7 @@ async def test_long_pastes_are_folded_and_unfolded(ride: Any) -> None:
         assert len(prompt.attachments) == 1 and chat.chat.focused is prompt
         await chat.pilot.press("shift+tab")
         assert chat.chat.focused is chat.chat.input.chips
-        await chat.pilot.press("x")
+        await chat.pilot.press("delete")
         assert not prompt.attachments and chat.chat.focused is prompt
         chat.app.copy_to_clipboard(long)
         await chat.pilot.press("ctrl+v", "enter")

@@ -152,13 +152,15 @@ def test_history_adds_up() -> None:
     rows = past([
         kept(100, "suffix", 31, "0.1"), kept(103, "suffix", 41, "0.2"), kept(100, "suffix", 21, "0.1"),
         kept(101, "none", 11, speedup=None, proposed=0, accepted=0), kept(90, "eagle", 51, model="old"),
+        kept(90, "eagle", 901, model="old", loops=True),
     ])  # fmt: skip
     assert [(row.model, row.drafter, row.whole.replies) for row in rows] == [
-        ("m", "suffix", 3), ("m", "none", 1), ("old", "eagle", 1)]  # fmt: skip
+        ("m", "suffix", 3), ("m", "none", 1), ("old", "eagle", 2)]  # fmt: skip
     best = rows[0]
     assert (best.whole.tokens_per_pass, best.whole.accepted_share, best.whole.times) == (3.0, 0.75, 2.0)
     assert best.trend() == [2.5, 0.0, 0.0, 4.0]
     assert {name: total.tokens_per_pass for name, total in best.versions.items()} == {"0.1": 2.5, "0.2": 4.0}
+    assert rows[2].whole.tokens_per_pass == 5.0
     assert rows[1].whole.times is None and rows[1].whole.accepted_share is None
     told = "\n".join(line.text for line in table(rows, {"suffix": "rides: 3.0 tokens a pass"}, "m", 80))
     for words in ("suffix                 3   3.00       75%     2.00", "by version: 0.1 2.50, 0.2 4.00", "no drafting",

@@ -164,7 +164,8 @@ async def test_keys_of_the_settings_work_in_the_chat(ride: Any, tmp_path: Path) 
         dark = chat.app.current_theme.dark
         await chat.pilot.press("f4")
         assert chat.app.current_theme.dark is not dark
-        await chat.pilot.press("escape", "z")
+        await chat.pilot.press("alt+up")
+        await chat.letter("z")
         assert chat.app.current_theme.dark is dark and not chat.chat.prompt.text
         await chat.pilot.press("escape", "ctrl+n", "f2")
         assert chat.session.chat.turns and chat.session.drafter.name == "auto"

@@ -140,7 +140,7 @@ async def test_help_opens_looks_for_words_and_closes(ride: Any) -> None:
         await chat.pilot.press("down", "f1")
         await chat.until(lambda: chat.app.screen is chat.chat and chat.chat.focused is chat.chat.prompt)
         await chat.ask("go")
-        await chat.pilot.press("escape", "ctrl+o", "question_mark")
+        await chat.pilot.press("alt+up", "ctrl+o", "question_mark")
         await chat.until(lambda: "On this message, where you are" in chat.screen())
         await chat.pilot.press("escape")
         await chat.type("/help persona")
@@ -191,11 +191,11 @@ async def test_copy_by_key_command_and_on_a_focused_reply(ride: Any) -> None:
         await chat.ask("two")
         await chat.pilot.press("ctrl+y")
         assert chat.app.clipboard == second and "Copied" in chat.status
-        await chat.pilot.press("escape")
+        await chat.pilot.press("alt+up")
         replies = list(chat.chat.query(".reply"))
         assert chat.chat.focused is replies[1]
         replies[0].focus()
-        await chat.pilot.press("c")
+        await chat.letter("c")
         assert chat.app.clipboard == first
         await chat.pilot.press("escape")
         assert chat.chat.focused is chat.chat.prompt

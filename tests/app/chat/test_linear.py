@@ -9,7 +9,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from chat_support import answer, fails, loading, thoughtful
@@ -215,6 +216,40 @@ def test_an_ending_without_a_line(talk: Talk) -> None:
     out = io.StringIO()
     assert Reader(io.StringIO("\n  \na\\\nb"), out).ask() == "a\nb"
     assert Reader(io.StringIO("a\\\n"), out).ask() == "a" and Reader(io.StringIO(""), out).ask() is None
+
+
+def test_lines_that_come_together_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    reader = Reader(io.StringIO(""), out)
+    typed, behind = (
+        iter(["one", "three!", "four", "caf\udce9"]),
+        iter([b"two\r\x1b[200~thr", b"", b"five\n\xe9\n", b""]),
+    )
+    stood: list[str] = []
+    monkeypatch.setattr(reader, "_terminal", True)
+    monkeypatch.setattr(reader, "_waiting", lambda: next(behind))
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    line = reader._line
+    monkeypatch.setattr(reader, "_line", lambda prompt, typed: stood.append(prompt + typed) or line(prompt, typed))
+    assert reader.ask() == "one\ntwo\nthree!" and stood == ["You: ", "More: thr"]
+    assert reader.ask() == "four\nfive\n\ufffd" and reader.ask() == "caf\ufffd"
+    assert out.getvalue() == "More: two\nMore: five\nMore: \ufffd\n"
+
+
+def test_what_is_typed_while_a_reply_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, now = io.StringIO(), [10.0]
+    reader = Reader(io.StringIO(""), out)
+    loop = SimpleNamespace(remove_reader=lambda _: None)
+    monkeypatch.setattr("outrider.app.linear.reader.monotonic", lambda: now[0])
+    reading, writing = os.pipe()
+    for line, pause in ((b"first\n", 1.0), (b"second\n", 0.001), (b"caf\xe9\n", 1.0), (b"/quit\n", 1.0)):
+        os.write(writing, line)
+        reader._take(cast(Any, loop), reading)
+        now[0] += pause
+    os.close(writing)
+    reader._take(cast(Any, loop), reading)
+    os.close(reading)
+    assert [reader.ask() for _ in range(4)] == ["first", "second\ncaf\ufffd", "/quit", None]
 
 
 def test_ctrl_c_is_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,7 @@ def test_totals_add_up() -> None:
     totals.add(report(speedup=Speedup(2.0, 0.1, 20)))
     totals.add(report(passes=30, timing=Timing(decode_s=4.0)))
     totals.add(report(passes=0, token_ids=[1], timing=Timing()))
+    totals.add(report(token_ids=[1] * 900, accepted=800, speedup=Speedup(9.0, 0.1, 20), loops=True))
     assert (totals.replies, totals.tokens_per_pass, totals.rate, totals.speedup) == (3, 60 / 40, 60 / 6, 2.0)
 
 

@@ -1,58 +1,125 @@
-"""How the screen is painted: here, over SSH, and as the settings ask."""
+"""The chat under a shell in a pseudo-terminal: what is typed before it is there, stopping, going on, and a hard end."""
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
+import signal
 import sys
+import termios
+import time
 from pathlib import Path
 
 import pytest
+from terminal import Terminal
+from traces import answer, loading
 
-from outrider.app.chat.terminal import profile, shows_no_screen
-from outrider.app.config.schema import Look
+from outrider.app.chat.terminal import has_job_control
+from outrider.core.terminal import SCREEN
 
-
-@pytest.mark.parametrize(
-    ("environ", "look", "fps", "tick", "still"),
-    [
-        ({}, Look(), 30, 1 / 30, False),
-        ({"SSH_TTY": "/dev/pts/1"}, Look(), 15, 0.1, True),
-        ({"SSH_CONNECTION": "a 1 b 22"}, Look(), 15, 0.1, True),
-        ({"SSH_TTY": "x"}, Look(fps=5), 5, 0.2, True),
-        ({"SSH_TTY": "x"}, Look(fps=60), 60, 0.1, True),
-        ({}, Look(fps=60, reduced_motion=True), 60, 1 / 60, True),
-    ],
-)
-def test_profiles(environ: dict[str, str], look: Look, fps: int, tick: float, still: bool) -> None:
-    found = profile(look, environ)
-    assert (found.fps, found.tick, found.still) == (fps, pytest.approx(tick), still)
-    assert found.sparkline is not still and str(fps) in found.words
-    assert ("over SSH" in found.words) is bool(environ)
+SHELL = "import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp('sh', ['sh', '-i'])"
+CHAT = """
+import sys
+from outrider.app.chat import ChatOptions, run_chat
+run_chat(ChatOptions(command=(sys.executable, "-m", "outrider.app.scripted", sys.argv[1]), private=True))
+"""
+RESET = SCREEN.encode()
 
 
-def test_the_screen_library_is_told_what_it_does_not_know_already() -> None:
-    environ = {"SSH_TTY": "x", "TEXTUAL_FPS": "3"}
-    profile(Look(), environ).prepare(environ)
-    assert environ == {"SSH_TTY": "x", "TEXTUAL_FPS": "3", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_SMOOTH_SCROLL": "0"}
-    environ = {}
-    profile(Look(), environ).prepare(environ)
-    assert environ == {}
-    profile(Look(fps=40), environ).prepare(environ, pinned=True)
-    assert environ == {"TEXTUAL_FPS": "40"}
-
-
-def test_a_dumb_terminal_shows_no_screen() -> None:
-    assert shows_no_screen({"TERM": "dumb"}) and not shows_no_screen({"TERM": "xterm"})
-
-
-def test_the_profile_is_set_before_the_screen_library_is_there(tmp_path: Path) -> None:
-    program = (
-        "import sys; from outrider.app.chat import ChatOptions, _prepare; assert 'textual' not in sys.modules\n"
-        "_prepare(ChatOptions()); assert 'textual' not in sys.modules\n"
-        "from textual import constants as c; print(c.MAX_FPS, c.SMOOTH_SCROLL, c.TEXTUAL_ANIMATIONS)"
+def shell(folder: Path) -> tuple[Terminal, str]:
+    """A shell, and the command that starts a chat."""
+    trace, program = folder / "trace.jsonl", folder / "chat.py"
+    trace.write_text(
+        "\n".join(map(json.dumps, [*loading(), *answer("Hello there.\n"), *answer("Once more.\n")])) + "\n"
     )
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("TEXTUAL_", "OUTRIDER_"))}
-    environ |= {"SSH_TTY": "/dev/pts/9", "OUTRIDER_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environ)
-    assert done.stdout == "15 False none\n", done.stderr
+    program.write_text(CHAT)
+    env = {"PS1": "shell> ", "OUTRIDER_HOME": str(folder / "home"), "ENV": ""}
+    return Terminal([sys.executable, "-c", SHELL], env=env), f"{sys.executable} {program} {trace}\n"
+
+
+def edits_lines(terminal: Terminal) -> bool:
+    """Whether the terminal shows what is typed and gives out whole lines."""
+    wanted = termios.ICANON | termios.ECHO | termios.ISIG
+    return termios.tcgetattr(terminal.fd)[3] & wanted == wanted
+
+
+def state(pid: int) -> str:
+    """The letter that the system has for what a process does."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_from_a_shell_and_back(tmp_path: Path) -> None:
+    terminal, command = shell(tmp_path)
+    with terminal:
+        terminal.until("shell>")
+        terminal.type(command + "asked early\n")
+        terminal.until("Hello there.")
+        terminal.until("ready")
+        (chat,) = terminal.children()
+        assert not edits_lines(terminal)
+
+        terminal.type(b"caf\xe9 \x1b]11;rgb:1e1e/")
+        terminal.rest(0.1)
+        terminal.type(b"1e1e/1e1e\x07\x1b[M \xff\xffx")
+        terminal.until("caf\ufffd x")
+        terminal.type(b"\x7f" * 20)
+        terminal.until("Write a message")
+        terminal.type(b"line 1\rline 2\r")
+        terminal.until("line 2")
+        terminal.rest(0.2)
+        assert "Once more." not in terminal.screen.text() and "rgb" not in terminal.screen.text()
+        terminal.type(b"\x7f" * 20)
+        terminal.until("Write a message")
+
+        mark = len(terminal.seen)
+        terminal.type(b"\x1a")
+        terminal.until(lambda: state(chat) == "T")
+        assert edits_lines(terminal) and b"\x1b[?1049l" in terminal.seen[mark:]
+        (engine,) = Path(f"/proc/{chat}/task/{chat}/children").read_text().split()
+        assert state(int(engine)) != "T"
+        mark = len(terminal.seen)
+        terminal.type("fg\n")
+        terminal.until(lambda: b"asked early" in terminal.seen[mark:] and b"ready" in terminal.seen[mark:])
+        assert not edits_lines(terminal)
+
+        mark = len(terminal.seen)
+        os.kill(chat, signal.SIGKILL)
+        terminal.until(lambda: RESET in terminal.seen[mark:])
+        assert edits_lines(terminal) and terminal.seen[mark:].count(b"\x1b[?1049l") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGABRT, signal.SIGSEGV])
+@pytest.mark.thorough
+def test_after_a_hard_end(tmp_path: Path, number: signal.Signals) -> None:
+    terminal, command = shell(tmp_path)
+    with terminal:
+        terminal.until("shell>")
+        terminal.type(command)
+        terminal.until("ready")
+        (chat,) = terminal.children()
+        mark = len(terminal.seen)
+        os.kill(chat, number)
+        terminal.until(lambda: RESET in terminal.seen[mark:])
+        assert edits_lines(terminal) and terminal.seen[mark:].count(b"\x1b[?1049l") == 1
+
+
+def test_a_terminal_that_goes_away_ends_the_chat(tmp_path: Path) -> None:
+    terminal, command = shell(tmp_path)
+    with terminal:
+        terminal.until("shell>")
+        terminal.type(command)
+        terminal.until("ready")
+        (chat,) = terminal.children()
+        os.kill(chat, signal.SIGHUP)
+        deadline = time.monotonic() + 20
+        while Path(f"/proc/{chat}").exists() and state(chat) != "Z":
+            terminal.read()
+            assert time.monotonic() < deadline
+        assert edits_lines(terminal) and RESET not in terminal.seen
+
+
+def test_no_shell_waits_for_a_program_of_a_session_of_its_own() -> None:
+    if os.fork() == 0:
+        os.setsid()
+        os._exit(has_job_control())
+    assert os.wait()[1] == 0

@@ -75,7 +75,7 @@ async def test_ways_to_unfold_it(ride: Any) -> None:
         await chat.pilot.press("ctrl+l")
         await chat.until(lambda: not second.folded)
         assert "Short." in chat.screen() and first.folded
-        await chat.pilot.press("escape", "t")
+        await chat.pilot.press("alt+up", "t")
         await chat.until(lambda: second.folded)
         chat.chat.query(ReplyView).first().focus()
         await chat.pilot.press("t")

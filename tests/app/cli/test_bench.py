@@ -231,3 +231,14 @@ def test_the_bundled_prompts():
     assert all(prompt.source for prompt in prompts)
     assert Bench(id=1, model=options.ModelChoice(), prompts=prompts, drafters=[]).prompts[0] == prompts[0]
     assert isinstance(prompts[0], BenchPrompt)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("-d", "suffix", "-d", "eagle"), ("--drafters", "suffix,eagle"), ("-d", "suffix, eagle", "--drafters", "suffix")],
+)
+def test_every_way_of_naming_drafters_counts(outrider, home, words):
+    assert outrider("bench", *words, "--categories", "chat", "--category", "code", "--limit", "1").code == 0
+    (asked,) = home.requests("Bench")
+    assert [choice["name"] for choice in asked["drafters"]] == ["none", "suffix", "eagle"]
+    assert {prompt["category"] for prompt in asked["prompts"]} == {"chat", "code"}

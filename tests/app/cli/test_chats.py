@@ -232,10 +232,42 @@ def test_nothing_to_go_on_with(outrider, monkeypatch: pytest.MonkeyPatch, words,
 
 
 def test_short_names_are_what_people_see():
-    assert short(FIRST) == "me158z10" and _resume.find_chat(None, last=False, private=False) is None
+    assert short(FIRST) == "me158z10" and _resume.find_chat(None, last=False, private=False) == (None, "")
 
 
 def test_the_store_loads_no_screen_library():
     program = "import sys, outrider.app.commands.chats, outrider.app.store.page, outrider.app.store.picture\n"
     program += "import outrider.app.store.imports, outrider.app.store.keeper\nassert 'textual' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_chat_that_another_window_has_open(outrider, tmp_path):
+    def find(word: str | None = None) -> tuple[str, str]:
+        chat, told = _resume.find_chat(word, last=word is None, private=False)
+        return (chat.id if chat else ""), told
+
+    assert find() == find("last") == (SECOND, "")
+    with Store.open() as other:
+        other.hold(SECOND)
+        assert find() == find("last") and find()[0] == FIRST
+        assert find()[1].endswith("” is open in another window; this is the newest chat that is not.")
+        row = json.loads(outrider("chats", "list", "--json", "-n", "1").out)[0]
+        assert (row["id"], row["in_use"]) == (SECOND, True)
+        done = outrider("chats", "rm", "--yes", short(FIRST), short(SECOND))
+        assert done.code == 1 and "open in another Outrider window" in done.err and "nothing was deleted" in done.err
+        assert len(other.chats()) == 2
+        name, told = find(short(SECOND))  # nothing in it was answered yet
+        assert name == "" and "this is a new chat" in told
+        assert outrider("chats", "export", "--all", "-o", str(tmp_path / "all.json")).code == 0
+        done = outrider("chats", "import", str(tmp_path / "all.json"))
+        assert done.code == 0 and "here already" in done.err and len(other.chats()) == 2
+        other.hold(FIRST)
+        name, told = find(short(FIRST))
+        assert name not in (FIRST, SECOND, "") and "This is a copy of it" in told
+        assert other.load(name).path()[0].text == "Which river is long?"
+        other.delete_chat(name)
+        with Store.open() as third:
+            third.hold(SECOND)
+            name, told = find()
+            assert name == "" and "“About rivers” are open in other windows, and there is no other chat" in told

@@ -339,7 +339,7 @@ def test_a_chat_that_goes_on_keeps_its_own_unless_told_otherwise(
         settings=Settings(sampling=Sampling(temperature=0.7, top_k=5)),
     )
     seen = []
-    monkeypatch.setattr(_resume, "find_chat", lambda *_, **__: kept)
+    monkeypatch.setattr(_resume, "find_chat", lambda *_, **__: (kept, ""))
     monkeypatch.setattr(render, "is_terminal", lambda _stream: True)
     monkeypatch.setattr(chat, "run_chat", lambda options: seen.append(options) or 0)
     assert outrider("--continue", *words).code == 0

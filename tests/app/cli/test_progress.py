@@ -129,3 +129,12 @@ def test_sizes(nbytes, text):
 @pytest.mark.parametrize(("seconds", "text"), [(-1, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (3725, "1 h 02 min")])
 def test_durations(seconds, text):
     assert render.duration(seconds) == text
+
+
+def test_a_wait_is_told_outside_a_terminal_too():
+    bench = Bench(terminal=False)
+    text = "the hub answered 500, trying again"
+    assert bench.at(0.0, "wait", 0, 0, "bytes", f"{text} in 1 s") == f"Waiting: {text} in 1 s\n"
+    assert bench.at(0.1, "wait", 0, 0, "bytes", f"{text} in 1 s") == ""
+    assert bench.at(1.0, "wait", 0, 0, "bytes", text) == ""
+    assert bench.at(1.2, "wait", 0, 0, "bytes", f"{text} in 2 s") == f"Waiting: {text} in 2 s\n"

@@ -14,6 +14,7 @@ from outrider.core import protocol
 KEYS = [
     *("model", "drafter", "rule", "seed", "text", "token_ids", "prompt_tokens", "finish", "passes", "proposed"),
     *("accepted", "kinds", "timing", "tokens_per_second", "drafters", "speedup", "thinking", "reused"),
+    *("limit", "loops", "sampling"),
 ]
 
 
@@ -74,7 +75,8 @@ def test_without_options_the_engine_chooses(outrider, home):
         ([], "from the pipe\n", "from the pipe"),
         (["Hello"], "  \n", "Hello"),
         ([], "\ufeffBOM\r\n", "BOM"),
-        ([], b"\xff\xfe", "\ufffd\ufffd"),
+        ([], "née".encode("utf-16"), "née"),
+        (["Sum up:"], "née\n".encode("utf-32"), "Sum up:\n\nnée"),
         (["--", "--debug"], "", "--debug"),
         (["a\udcffb"], "", "a\ufffdb"),
     ],
@@ -83,6 +85,21 @@ def test_prompt_and_stdin(outrider, home, words, stdin, text):
     assert outrider("run", *words, stdin=stdin).code == 0
     (request,) = home.requests("Generate")
     assert request["messages"] == [{"role": "user", "content": text}]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"caf\xe9", "is not UTF-8 text (byte 3)"),
+        (bytes(range(256)) * 8, "is not text"),
+        (b"\xff\xfe\x00\xd8", "is not the utf-16 text that it says it is"),
+        (b"x" * 4_000_001, "is longer than 4.0 MB"),
+    ],
+)
+def test_stdin_that_is_no_text_is_refused(outrider, home, data, told):
+    done = outrider("run", "Sum up:", stdin=data)
+    assert (done.code, done.out) == (2, "") and told in done.err
+    assert not (home.path / "requests").exists()
 
 
 def test_raw_is_sent_as_it_is(outrider, home):
@@ -115,9 +132,19 @@ def test_raw_is_sent_as_it_is(outrider, home):
         (["--logit-bias", "5", "x"], "--logit-bias"),
         (["--logit-bias", "5=nan", "x"], "--logit-bias"),
         (["--logit-bias", "-5=1", "x"], "--logit-bias"),
+        (["--logit-bias", "1" + "0" * 30 + "=1", "x"], "--logit-bias"),
+        (["--drafter-option", "a=1" + "0" * 30, "x"], "--drafter-option a"),
+        (["--drafter-option", 'a={"b": [-1' + "0" * 30 + "]}", "x"], "--drafter-option a"),
+        (["--repeat-penalty", "1e-45", "x"], "--repeat-penalty must be from 0.01 to 100"),
+        (["--seed", "1" + "0" * 23, "x"], "from 0 to 9223372036854775807, not 100000000000000000000000"),
+        (["--top-k", str(1 << 31), "x"], "--top-k must be from 0 to 2147483647"),
+        (["--max-tokens", "1" + "0" * 40, "x"], "--max-tokens must be from 1 to 2147483647"),
         (["--draft-tokens", "0", "x"], "--draft-tokens"),
+        (["--draft-tokens", "64", "x"], "1<=x<=63"),
         (["--context", "0", "x"], "--context"),
+        (["--context", "1" + "0" * 40, "x"], "16<=x<=2147483647"),
         (["--threads", "0", "x"], "--threads"),
+        (["--threads", "99999", "x"], f"1<=x<={protocol.most_threads()}"),
         (["--device", "tpu", "x"], "--device"),
         (["--dtype", "int3", "x"], "--dtype"),
         (["--rule", "luck", "x"], "--rule"),
@@ -131,6 +158,11 @@ def test_raw_is_sent_as_it_is(outrider, home):
         (["--raw", "-f", "x", "x"], "--file"),
         (["-f", "/nowhere/x", "x"], "/nowhere/x"),
         (["--bogus", "x"], "--bogus"),
+        (["--seed", "1", "--seed", "2", "x"], "--seed is given more than once"),
+        (["-m", "a", "--model", "b", "x"], "--model is given more than once"),
+        (["--think", "--no-think", "x"], "--think or --no-think is given more than once"),
+        (["--drafter-option", "tree=chain", "--drafter-option", "tree=2", "x"], "gives name tree more than once"),
+        (["--logit-bias", "5=1", "--logit-bias", "5=2", "x"], "gives token 5 more than once"),
     ],
 )
 def test_wrong_usage_is_said_before_the_engine_starts(outrider, home, words, names):
@@ -141,6 +173,24 @@ def test_wrong_usage_is_said_before_the_engine_starts(outrider, home, words, nam
     assert names in done.err
     assert second
     assert not (home.path / "requests").exists()
+
+
+def test_what_is_repeatable_may_be_repeated(outrider, home):
+    words = ("--stop", "a", "--stop", "b", "--logit-bias", "1=2", "--logit-bias", "2=2", "--stats", "--stats")
+    assert outrider("run", *words, "x").code == 0
+    (request,) = home.requests("Generate")
+    assert (request["sampling"]["stop"], request["sampling"]["logit_bias"]) == (["a", "b"], {"1": 2.0, "2": 2.0})
+
+
+def test_an_open_pipe_that_says_nothing_is_told(start, home):
+    process = start("run", "Hello", stdin=subprocess.PIPE)
+    assert b"Waiting for standard input" in process.stderr.readline()
+    assert b"< /dev/null" in process.stderr.readline()
+    process.stdin.write(b"more")
+    process.stdin.close()
+    assert process.wait(20) == 0
+    (request,) = home.requests("Generate")
+    assert request["messages"][0]["content"] == "Hello\n\nmore"
 
 
 @pytest.mark.parametrize(("prompt", "code"), [("fail", 1), ("fail usage", 2)])
@@ -233,6 +283,23 @@ def test_only_code(outrider, home):
     assert home.requests("Cancel")  # nothing behind the block is waited for
     done = outrider("run", "-x", "Where?")
     assert (done.code, done.out) == (1, "") and "no code block" in done.err
+    assert done.err.startswith("Paris is nice\n")  # what was waited for is not thrown away
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        ("cut by tokens", "cut off at 3 tokens"),
+        ("cut by context", "context is full"),
+        ("circles", "repeats itself"),
+        ("Hello", ""),
+    ],
+)
+@pytest.mark.parametrize("words", [[], ["--json"], ["--no-stream"]])
+def test_what_cut_an_answer_and_loops_are_told(outrider, prompt, says, words):
+    done = outrider("run", *words, prompt)
+    assert done.code == 0 and "nice" in done.out
+    assert (says in done.err) if says else done.err == ""
 
 
 def test_without_streaming_it_comes_at_once(outrider, screen):

@@ -19,7 +19,7 @@ from outrider.app.config.fields import PERSONA
 from outrider.app.config.read import read
 from outrider.app.config.schema import Config, Persona, Preset
 from outrider.app.config.template import template
-from outrider.core.protocol import ModelChoice, Sampling
+from outrider.core.protocol import ModelChoice, Sampling, most_threads
 
 Write = Callable[[str], Path]
 
@@ -90,7 +90,11 @@ MISTAKES = [
     ('[sampling]\nstop = [""]', 2, "must not be empty", ""),
     ('[sampling]\nsystem = "hello"', 2, "system is no setting", "It belongs into [chat]."),
     ('[engine]\ndevice = "gpu"', 2, "must be auto, cpu, cuda or cuda:N", ""),
-    ("[engine]\nthreads = 0", 2, 'a whole number from 1 or "default"', ""),
+    ("[engine]\nthreads = 0", 2, f'a whole number from 1 to {most_threads()} or "default"', ""),
+    ("[engine]\nthreads = 99999", 2, f'a whole number from 1 to {most_threads()} or "default", not 99999', ""),
+    ("[engine]\ncontext = 1", 2, 'a whole number from 16 to 2147483647 or "default", not 1', ""),
+    ("[drafting]\ndrafter_options = { a = 1" + "0" * 30 + " }", 2, "beyond any number that is of use", ""),
+    ("[drafting]\ndraft_tokens = 64", 2, 'a whole number from 1 to 63 or "default", not 64', ""),
     ('[engine]\nmodel = " "', 2, "must not be empty", ""),
     ("[lok]\na = 1", 1, "lok is no section", "Did you mean look?"),
     ("temperature = 1", 1, "temperature is no section", "It belongs into [sampling]."),

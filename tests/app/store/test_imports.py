@@ -193,3 +193,34 @@ def test_odd_things_in_our_own_exports_are_put_right() -> None:
     ((whole,), _) = read(value)
     assert len(whole.chat.id) == 26 and whole.chat.created == 0.0 == whole.nodes[1].created
     assert whole.nodes[1].state == "interrupted" and shown(whole) == SAID
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 100_000, b'{"a":' * 100_000, b"[]\n" + b"[" * 100_000, b"[" * 9999 + b"]" * 9999]
+)
+def test_what_is_nested_too_deeply(data: bytes) -> None:
+    with pytest.raises(StoreError, match="nested deeper than any chat"):
+        read_chats(data)
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("a \\ud83d\\ude42 b", "a 🙂 b"),
+        ("a \\ud83d b", "a \ufffd b"),
+        ("\\ude42", "\ufffd"),
+        ("\\ud83d\\ud83d\\ude42", "\ufffd🙂"),
+        ("\\\\ud83d", "\\ud83d"),
+    ],
+)
+@pytest.mark.parametrize("line", [False, True])
+def test_halves_of_characters(written: str, text: str, line: bool) -> None:
+    """Tools that cut texts by UTF-16 units leave halves behind; the rest of the chat is read all the same."""
+    chat = b'[{"role": "user", "content": "' + written.encode() + b'"}, {"role": "assistant", "content": "b"}]'
+    wholes, _ = read_chats(chat + b"\n" + chat if line else chat)
+    assert [whole.nodes[0].text for whole in wholes] == [text] * (2 if line else 1)
+
+
+def test_a_half_in_what_is_no_json() -> None:
+    with pytest.raises(StoreError, match="It is no JSON"):
+        read_chats(b'[{"role": "user", "content": "\\ud83d"')

@@ -56,6 +56,8 @@ def test_which_tokens_end_an_answer(byte_level, build) -> None:
     assert build(byte_level).eos_ids == {0, 2}  # <|endoftext|> by its name, <|im_end|> as eos
     more = build(byte_level, config={"eos_token_id": [7, 8]}, generation={"eos_token_id": 9})
     assert more.eos_ids == {0, 2, 7, 8, 9}
+    odd = build(byte_level, config={"eos_token_id": [True, 7.0, "8", None, -3]}, generation={"eos_token_id": False})
+    assert odd.eos_ids == {0, 2}
     nested = build(byte_level | {"tokenizer.ggml.eot_token_id": 11}, config={"text_config": {"eos_token_id": 10}})
     assert nested.eos_ids == {0, 2, 10, 11}
     harmony = byte_level["tokenizer.ggml.tokens"].copy()

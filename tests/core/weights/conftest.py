@@ -105,7 +105,14 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path / "home"))
     for name in ("HOME", "USERPROFILE", "OLLAMA_MODELS"):
         monkeypatch.setenv(name, str(tmp_path / "person"))
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "LLAMA_CACHE"):
+    for name in (
+        "OUTRIDER_MODELS",
+        "HF_HUB_CACHE",
+        "HUGGINGFACE_HUB_CACHE",
+        "HF_HOME",
+        "XDG_CACHE_HOME",
+        "LLAMA_CACHE",
+    ):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "home" / "data" / "models"
 

@@ -157,6 +157,64 @@ def test_hub_names(name: str, meant: HubName, folder: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("hf.co/some/Toy-GGUF:q4_k_m", HubName("some/Toy-GGUF", "Q4_K_M")),
+        ("HF.co/some/toy", HubName("some/toy")),
+        ("huggingface.co/some/toy/", HubName("some/toy")),
+        ("some/toy/", HubName("some/toy")),
+        ("  some/toy\n", HubName("some/toy")),
+        ("hf://some/toy/m-Q4_0.gguf", HubName("some/toy", "m-Q4_0")),
+        ("http://www.huggingface.co/some/toy", HubName("some/toy")),
+        ("https://huggingface.co/some/toy?library=transformers#usage", HubName("some/toy")),
+        ("https://huggingface.co/some/toy.git", HubName("some/toy")),
+        ("https://huggingface.co/some/toy/tree/main", HubName("some/toy")),
+        ("https://huggingface.co/some/toy/tree/v1.0/", HubName("some/toy", revision="v1.0")),
+        ("https://huggingface.co/some/toy/tree/refs%2Fpr%2F3", HubName("some/toy", revision="refs/pr/3")),
+        ("https://huggingface.co/some/toy/resolve/refs/pr/3/m.gguf", HubName("some/toy", "m", "refs/pr/3")),
+        ("https://huggingface.co/some/toy/commit/0123456789abcdef", HubName("some/toy", revision="0123456789abcdef")),
+        ("https://huggingface.co/some/toy/discussions/3", HubName("some/toy")),
+        ("https://huggingface.co/some/toy/blob/main/config.json", HubName("some/toy")),
+        ("https://huggingface.co/some/toy/blob/main/model-00001-of-00002.safetensors", HubName("some/toy")),
+        ("https://huggingface.co/some/toy/tree/main/UD-Q4_K_XL", HubName("some/toy", "UD-Q4_K_XL")),
+        ("https://huggingface.co/some/toy/tree/main/original", HubName("some/toy")),
+        ("https://huggingface.co/some/toy/blob/main/m-Q4_0.gguf", HubName("some/toy", "m-Q4_0")),
+        ("https://huggingface.co/some/toy/resolve/v1/m-Q4_0.gguf?download=true", HubName("some/toy", "m-Q4_0", "v1")),
+        ("https://huggingface.co/some/toy/blob/main/m-Q4_0-00001-of-00002.gguf", HubName("some/toy", "m-Q4_0")),
+        ("https://huggingface.co/some/toy/blob/main/MTP/mtp-m.gguf", HubName("some/toy", "MTP/mtp-m.gguf")),
+        ("https://huggingface.co/some/toy?show_file_info=m-Q4_0.gguf", HubName("some/toy", "m-Q4_0")),
+        ("https://mirror.example/some/toy/tree/main", HubName("some/toy")),
+        ("some/toy:MTP/mtp-toy-Q4_0", HubName("some/toy", "MTP/mtp-toy-Q4_0")),
+        ("some/toy:MTP/mtp-toy.gguf@v1", HubName("some/toy", "MTP/mtp-toy.gguf", "v1")),
+    ],
+)
+def test_addresses_of_the_hub_are_hub_names(name: str, meant: HubName, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example")
+    assert hubname.parse(name) == meant
+    assert hubname.from_folder(meant.folder) == meant == hubname.parse(meant.name)
+    assert "/" not in meant.folder
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("https://example.org/some/toy", "outside the model hub"),
+        ("ftp://huggingface.co/some/toy", "outside the model hub"),
+        ("https://huggingface.co.example.org/some/toy", "outside the model hub"),
+        ("https://huggingface.co@example.org/some/toy", "outside the model hub"),
+        ("https://[/some/toy", "outside the model hub"),
+        ("https://huggingface.co/datasets/some/toy", "not the page of a model"),
+        ("https://huggingface.co/some", "not the page of a model"),
+        ("huggingface.co/spaces/some/toy", "not the page of a model"),
+        ("a/b/c", ""),
+    ],
+)
+def test_other_addresses_are_refused_in_words(name: str, reason: str) -> None:
+    assert hubname.parse(name) is None
+    assert reason in hubname.no_model(name) and bool(reason) == bool(hubname.no_model(name))
+
+
+@pytest.mark.parametrize(
     "name",
     ["toy", "a/b/c", "a/b:", "a/b@", "a/b@x@y", "a/b:x:y", "a/b@../x", "a/b:c/d", "ollama:a/b", "a/b @x", "a/b.gguf"],
 )

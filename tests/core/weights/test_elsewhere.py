@@ -8,15 +8,19 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hubserver import COMMIT, OLDER, Hub
+from safetensors.torch import save
 
-from outrider.core.errors import ModelError
+from outrider.core.errors import BrokenFileError, DownloadError, ModelError
 from outrider.core.weights import catalogue, elsewhere
 from outrider.core.weights import library as shelf
 from outrider.core.weights.catalogue import Entry, Source
 
 CONFIG = {"model_type": "llama", "vocab_size": 8, "hidden_size": 4, "num_hidden_layers": 1}
 SMALL = {"config.json": json.dumps(CONFIG).encode(), "tokenizer.json": b"{}"}
+SOUND = save({"model.norm.weight": torch.ones(4)})
+WHOLE = SMALL | {"model.safetensors": SOUND, "tokenizer.json": b'{"model": {"type": "BPE", "vocab": {}, "merges": []}}'}
 SHARDS = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
 
 
@@ -191,11 +195,104 @@ def test_they_are_listed_shown_pulled_and_refused(
 
 
 def test_a_cached_model_needs_no_network(inside: Hub, person: Path) -> None:
-    snapshot = cached(person / ".cache" / "huggingface" / "hub", "some/toy", SMALL | {"model.safetensors": b"w"})
+    snapshot = cached(person / ".cache" / "huggingface" / "hub", "some/toy", WHOLE)
     inside.repos["some/toy"] = {COMMIT: {}}
     assert shelf.resolve("some/toy") == snapshot
     assert shelf.pull("some/toy").source == "Hugging Face cache"
     assert not inside.asked
+
+
+@pytest.mark.parametrize(
+    ("file", "data"),
+    [
+        ("model.safetensors", b"\xff" * 80),  # a header that makes no sense
+        ("model.safetensors", SOUND[:-1]),  # cut off
+        ("model.safetensors", b"<!doctype html><title>Sign in</title>"),
+        ("config.json", b"{"),
+        ("config.json", b"{}"),
+        ("tokenizer.json", b"{}"),
+    ],
+)
+def test_a_damaged_copy_in_the_cache_is_named_and_the_library_gets_a_sound_one(
+    inside: Hub, person: Path, library: Path, file: str, data: bytes
+) -> None:
+    snapshot = cached(person / ".cache" / "huggingface" / "hub", "some/toy", WHOLE | {file: data})
+    told: list[str] = []
+    with pytest.raises(DownloadError):  # the hub does not have it
+        shelf.pull("some/toy")
+    inside.repos["some/toy"] = {COMMIT: WHOLE}
+    row = shelf.pull("some/toy", lambda phase, done, total, note: told.append(note) if phase == "note" else None)
+    assert (row.source, row.path, row.problem) == ("library", str(library / "some--toy"), "")
+    assert any("Hugging Face cache cannot be used" in text and str(snapshot) in text for text in told)
+    assert shelf.resolve("some/toy") == library / "some--toy"  # and no longer the damaged one
+    assert (snapshot / file).read_bytes() == data
+
+
+def test_a_damaged_copy_of_another_tool_is_refused(tiny, person: Path) -> None:
+    put(person / ".lmstudio" / "models" / "some" / "M-GGUF" / "M-Q4_0.gguf", tiny.write().read_bytes()[:-9])
+    with pytest.raises(BrokenFileError, match=r"The copy of lmstudio:M-Q4_0 in LM Studio cannot be used: ") as caught:
+        shelf.pull("lmstudio:M-Q4_0")
+    assert caught.value.hint == "Get it again with LM Studio."
+
+
+ODD = [f"model.safetensors-0000{i}-of-00002.safetensors" for i in (1, 2)]
+
+
+def indexed(*names: str) -> dict[str, bytes]:
+    """The files and their index."""
+    index = json.dumps({"metadata": {}, "weight_map": {f"tensor.{name}": name for name in names}}).encode()
+    return {"model.safetensors.index.json": index, **dict.fromkeys(names, b"weights")}
+
+
+def test_shards_in_the_cache_are_those_that_the_index_names(person: Path) -> None:
+    top = person / ".cache" / "huggingface" / "hub"
+    cached(top, "some/odd", SMALL | indexed(*ODD))
+    cached(top, "some/fp8", SMALL | indexed("layers-0.safetensors", "outside.safetensors", "mtp.safetensors"))
+    cached(top, "some/unindexed", SMALL | {name: b"weights" for name in ODD})
+    both = indexed("model.safetensors", "model_mtp.safetensors")
+    cached(top, "some/both", SMALL | both)
+    both.pop("model_mtp.safetensors")
+    cached(top, "some/lacking", SMALL | both)
+    cached(top, "some/garbled", SMALL | {"model.safetensors": b"w", "model.safetensors.index.json": b"{"})
+    assert sorted(names()) == ["some/both", "some/fp8", "some/odd", "some/unindexed"]
+    sizes = {found.name: found.nbytes for found in elsewhere.models()}
+    assert sizes == {"some/both": 14, "some/fp8": 21, "some/odd": 14, "some/unindexed": 14}
+
+
+def test_capitals_of_a_name_do_not_matter(person: Path) -> None:
+    snapshot = cached(person / ".cache" / "huggingface" / "hub", "Some/Toy", SMALL | {"model.safetensors": b"w"})
+    assert shelf.resolve("some/toy") == snapshot == shelf.resolve("https://huggingface.co/SOME/toy")
+    assert elsewhere.find("some/toy:Q4_0") is None
+
+
+def test_headers_in_the_cache_tell_a_drafter_from_a_model(tiny, person: Path) -> None:
+    def gguf(**metadata: str) -> bytes:
+        tiny.metadata = {"general.architecture": "llama", "general.type": None} | tiny.metadata  # as converters begin
+        return tiny.write(**metadata).read_bytes()
+
+    files = {
+        "flora-lora-Q4_0.gguf": gguf(general__type="model"),  # whatever its name says
+        "small-Q8_0.gguf": gguf(general__architecture="eagle3"),
+        "extra-Q8_0.gguf": gguf(general__type="adapter"),
+        "MTP/flora-Q8_0-MTP.gguf": gguf(),
+    }
+    snapshot = cached(person / ".cache" / "huggingface" / "hub", "some/flora", files)
+    assert names() == ["some/flora:Q4_0"]
+    assert shelf.resolve("some/flora") == snapshot / "flora-lora-Q4_0.gguf"
+    assert shelf.resolve("some/flora:small-Q8_0") == snapshot / "small-Q8_0.gguf"
+    assert elsewhere.find("some/flora:Q8_0") is None
+
+
+def test_labels_in_the_cache_match_as_on_the_hub(person: Path) -> None:
+    files = {f"m-{label}.gguf": b"GGUF" for label in ("UD-Q4_K_XL", "UD-Q4_K_M", "Q8_0", "MXFP4_MOE")}
+    snapshot = cached(person / ".cache" / "huggingface" / "hub", "some/packed", files)
+    for asked, label in (
+        ("", "UD-Q4_K_M"),
+        (":q4_k_m", "UD-Q4_K_M"),
+        (":Q4_K_XL", "UD-Q4_K_XL"),
+        (":MXFP4", "MXFP4_MOE"),
+    ):
+        assert shelf.resolve(f"some/packed{asked}") == snapshot / f"m-{label}.gguf"
 
 
 def test_a_catalogue_model_may_lie_in_the_cache(person: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,47 @@ def test_a_folder_with_one_file_is_that_file(tiny) -> None:
         open_checkpoint(tiny.folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "metadata"),
+    [
+        ("mmproj-tiny-F16.gguf", {"general__architecture": "clip"}),
+        ("mtp-tiny-Q8_0.gguf", {}),
+        ("tiny-assistant-Q8_0.gguf", {}),
+        ("dflash-draft-Q4_K_M.gguf", {}),
+        ("eagle3-tiny.gguf", {"general__architecture": "eagle3"}),
+        ("small.gguf", {"general__architecture": "dflash"}),
+        ("vision.gguf", {"general__architecture": "clip"}),
+        ("style.gguf", {"general__type": "adapter"}),
+        ("importance.gguf", {"general__type": "imatrix"}),
+    ],
+)
+def test_what_goes_beside_a_model_does_not_hide_it_in_a_folder(tiny, name: str, metadata: dict[str, str]) -> None:
+    tiny.metadata = {"general.architecture": "llama", "general.type": None} | tiny.metadata
+    model = tiny.write("Flora-7B-loraless.gguf", general__type="model")
+    tiny.write(name, **metadata)
+    checkpoint = open_checkpoint(tiny.folder)
+    assert checkpoint.path == model
+    checkpoint.close()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "what"),
+    [
+        ({"general__type": "adapter"}, r"an adapter \(LoRA\)"),
+        ({"general__architecture": "clip"}, "a projector"),
+        ({"general__type": "imatrix"}, "an importance matrix"),
+        ({"general__architecture": "eagle3"}, "a drafter"),
+    ],
+)
+def test_what_is_no_model_says_what_it_is(tiny, metadata: dict[str, str], what: str) -> None:
+    tiny.metadata = {"general.architecture": "llama", "general.type": None} | tiny.metadata
+    path = tiny.write("this.gguf", **metadata)
+    for given in (path, tiny.folder):
+        with pytest.raises(ModelError, match=what) as caught:
+            open_checkpoint(given)
+        assert caught.value.hint
+
+
 def test_truncated_anywhere_it_is_a_broken_file(tiny, tmp_path: Path) -> None:
     whole = tiny.write().read_bytes()
     cut = tmp_path / "cut.gguf"

@@ -225,3 +225,42 @@ def test_tensors_that_overlap(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"[16,32]", b"[ 0,16]"))
     with pytest.raises(BrokenFileError, match="overlap"):
         open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("config", [{}, {"base_model_name_or_path": "some/base"}])
+def test_the_folder_of_an_adapter_says_so(tmp_path: Path, config: dict[str, str]) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    save_file({"x": torch.ones(1)}, tmp_path / "adapter_model.safetensors")
+    of = " for some/base" if config else ""
+    for path in (tmp_path, tmp_path / "adapter_model.safetensors"):
+        with pytest.raises(ModelError, match=rf"is an adapter \(LoRA\){of}, not a model") as caught:
+            open_checkpoint(path)
+        assert "Merge it" in caught.value.hint
+
+
+def test_an_adapter_beside_a_model_does_not_hide_it(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    save_file({"x": torch.ones(1)}, folder / "adapter_model.safetensors")
+    assert sorted(open_checkpoint(folder).names()) == sorted(TENSORS)
+
+
+def test_a_stale_index_says_how_many_files_are_missing_and_what_is_there(sharded: Path) -> None:
+    names = {name: f"model-{1 + i:05d}-of-00030.safetensors" for i, name in enumerate(TENSORS)}
+    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(BrokenFileError) as caught:
+        open_checkpoint(sharded)
+    assert (
+        f"and {len(names) - 1} more of its {len(names)}. There are 2 others: model-00001-of-00002"
+        in caught.value.message
+    )
+    assert "delete its model.safetensors.index.json" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "pattern", ["model.safetensors-0000{}-of-00002", "model-0000{}-of-000002", "model.fp16-0000{}-of-00002"]
+)
+def test_shards_of_every_naming_without_an_index(sharded: Path, pattern: str) -> None:
+    (sharded / "model.safetensors.index.json").unlink()
+    for i in (1, 2):
+        (sharded / f"model-0000{i}-of-00002.safetensors").rename(sharded / f"{pattern.format(i)}.safetensors")
+    assert sorted(open_checkpoint(sharded).names()) == sorted(TENSORS)

@@ -28,6 +28,7 @@ class ChatOptions:
     rule: Rule | str = "match"
     think: bool | None = None  # None = the model's own way
     resume: str = ""  # a chat from the store that goes on
+    notice: str = ""  # what is to be said of that choice
     private: bool = False  # nothing is saved
     welcome: bool = False  # the very first start: what is here, and models to begin with
     profile_ui: str = ""  # a file for what each paint cost

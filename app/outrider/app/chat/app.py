@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import sys
 from collections.abc import Iterable
 from importlib.resources import as_file, files
 from typing import TYPE_CHECKING
 
+from textual import on
 from textual.app import App, SystemCommand
+from textual.driver import Driver
 from textual.screen import Screen
 from textual.theme import Theme
 
 from outrider.app.chat import ChatOptions
-from outrider.app.chat.bindings import unbind
+from outrider.app.chat.bindings import terminal_driver, unbind
 from outrider.app.chat.follow import Follower
 from outrider.app.chat.keymap import shown
 from outrider.app.chat.marks import ACCEPTED, Marks
@@ -39,7 +42,7 @@ class ChatApp(App[None]):
 
     def __init__(self, options: ChatOptions) -> None:
         with as_file(files("outrider.assets").joinpath("styles")) as styles:
-            super().__init__(css_path=sorted(styles.glob("*.tcss")))
+            super().__init__(driver_class=terminal_driver(), css_path=sorted(styles.glob("*.tcss")))
         unbind(self, self.COMMAND_PALETTE_BINDING)  # the registry's key for it is the screen's
         self.follower = Follower(options.asked)
         look = self.follower.settings.config.look
@@ -90,6 +93,21 @@ class ChatApp(App[None]):
         """The library's own key for it asks as ours does."""
         self.chat.quit()
 
+    def stop_job(self) -> None:
+        """Give the terminal back to the shell and stop until it says to go on. The engine goes on meanwhile."""
+        self._suspend_signal()
+        os.kill(os.getpid(), signal.SIGTSTP)
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether there is a terminal to give back."""
+        return self._driver is not None and self._driver.can_suspend
+
+    @on(Driver.SignalResume)
+    def _repaint(self) -> None:
+        """The screen is empty after a stop."""
+        self.screen.refresh(layout=True)
+
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The actions of the registry, and no others."""
         for action in self.chat.keymap.actions:
@@ -103,7 +121,8 @@ class ChatApp(App[None]):
     async def _ride(self) -> int:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError):  # not on every system
-            loop.add_signal_handler(signal.SIGTERM, self.exit)
+            for ends in (signal.SIGTERM, signal.SIGHUP):
+                loop.add_signal_handler(ends, self.exit)
         gc.set_threshold(*_RUBBISH)
         loop.call_later(_WARM, gc.freeze)
         try:

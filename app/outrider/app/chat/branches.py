@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from outrider.app.chat.context import is_full, newest
 from outrider.app.chat.talk import Chat, Reply, Turn
 from outrider.app.chat.tree import Knot
 from outrider.app.store.records import Attachment
@@ -98,7 +99,25 @@ class Branches:
         """The reply of a turn, if it was cut and nothing came after it."""
         reply = turn.reply
         last = next((one for one in reversed(self._session.chat.turns) if not one.failed), None)
-        return reply if reply is not None and reply.can_go_on and turn is last else None
+        able = reply is not None and reply.can_go_on and turn is last and not is_full(reply, self.room)
+        return reply if able else None
+
+    @property
+    def room(self) -> int:
+        """Tokens of the context, 0 while that is not known."""
+        return self._session.loaded.context if self._session.loaded is not None else 0
+
+    async def carry_over(self) -> str:
+        """Open a new chat that begins with the newest turns of this one, which stays; says what it did."""
+        session, chat = self._session, self._session.chat
+        kept, old, head = newest(chat, self.room), chat.id, chat.last_node()
+        count = sum(not turn.failed for turn in chat.turns)
+        first = kept[0].node if kept[0].said else kept[0].reply.node if kept[0].reply is not None else ""
+        made = await session.keeper.ask(lambda store: store.branch(old, head, "continued", since=first))
+        if not await session.open_chat(made):
+            return ""
+        turns = "the last turn" if len(kept) == 1 else f"the last {len(kept)} turns"
+        return f"This is a new chat that begins with {turns} of {count}. The old one is kept as it was."
 
     async def choose(self, node: str) -> None:
         """Show the branch that goes through a message, down to its newest one."""

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from textual.widget import Widget
 from textual.widgets import Static
 
+from outrider.app.chat.context import cut_words, is_full, why_not_carry_over
 from outrider.app.chat.input.attach import with_attachments
+from outrider.app.chat.input.keeping import add
 from outrider.app.chat.session import BUSY, Session, State
 from outrider.app.chat.talk import Chat, End, Reply, Turn
 from outrider.app.chat.transcript import UserMessage
@@ -99,6 +101,8 @@ class Branching:
             return "there is no reply yet"
         if turn.reply.end is End.WHOLE:
             return "this reply is complete"
+        if turn.reply.can_go_on and is_full(turn.reply, self._screen.session.branches.room):
+            return "the context is full; /new begins a new chat, /carry-over one with the newest turns"
         if self._screen.session.branches.can_go_on(turn) is None:
             return "only the last reply can go on" if turn.reply.can_go_on else "nothing of it has come"
         return ""
@@ -116,6 +120,10 @@ class Branching:
         if self._screen.session.options.private:
             return "a private chat is the only one"
         return self.why_not_delete()
+
+    def why_not_carry_over(self) -> str:
+        """Why no new chat can begin with the newest turns."""
+        return _RUNS if self._busy() else why_not_carry_over(self._screen.session)
 
     def why_not_delete(self) -> str:
         """Why no message can be deleted."""
@@ -210,6 +218,10 @@ class Branching:
             return node if len(tree.siblings(node)) > 1 else ""
         return next((knot.node for knot in reversed(tree.path(node)) if len(tree.siblings(knot.node)) > 1), "")
 
+    def sideways(self) -> bool:
+        """Whether the focused message has others beside it."""
+        return not self._busy() and bool(self._fork())
+
     def choose(self, by: int) -> None:
         """Show the sibling `by` places further."""
         if node := self._fork():
@@ -266,9 +278,26 @@ class Branching:
         elif not await session.open_chat(made):
             return
         if not knot.of_model:
-            self._screen.prompt.put(turn.text, turn.attachments)
+            add(self._screen.prompt, turn.text, turn.attachments)  # what was typed meanwhile stays
         self._screen.prompt.focus()
         stage.flash("A new chat that begins like the one before")
+
+    def carry_over(self) -> None:
+        """A new chat that begins with the newest turns; what stands in the prompt goes along."""
+        self._screen.stage.spawn(self._carry_over())
+
+    async def _carry_over(self) -> None:
+        prompt, stage = self._screen.prompt, self._screen.stage
+        text, attachments = prompt.text, prompt.attachments
+        prompt.put("", ())
+        try:
+            told = await self._screen.session.branches.carry_over()
+        except StoreError as error:
+            told = " ".join(filter(None, (error.message, error.hint)))
+        add(prompt, text, attachments)
+        if told:
+            stage.tell(told)
+        prompt.focus()
 
     def delete(self) -> None:
         """Delete a message and what follows from it; one that waits is not sent."""
@@ -289,6 +318,13 @@ class Branching:
             self._screen.stage.flash(f"Delete the message: {reason}")
         else:
             self.delete()
+
+    def would_delete(self) -> str:
+        """What deleting the focused message takes away."""
+        if self._waiting() is not None:
+            return "the message is not sent"
+        count = len(self._screen.session.chat.tree.below(self.node()))
+        return "deletes this message" if count == 1 else f"deletes this message and {count - 1} below it"
 
     async def _delete(self, node: str) -> None:
         tree = self._screen.session.chat.tree
@@ -326,20 +362,29 @@ class Branching:
         if editing is not None and editing.chat is not session.chat:
             self.leave()
         chat, children = session.chat, self._screen.transcript.children
-        seen = chat, len(chat.tree), chat.last_node(), session.state, len(children), children[-1:] and children[-1]
+        seen = (
+            chat,
+            len(chat.tree),
+            chat.last_node(),
+            session.state,
+            session.branches.room,
+            len(children),
+            children[-1:] and children[-1],
+        )
         if seen == self._counted:
             return
         self._counted = seen
         letters = self._screen.keymap.letters()
         letter = next((letter for letter, action in letters.items() if action.id == "keep_going"), "")
-        hint = f"{letter or '/continue'} keep going"
+        hint = f"{letter or '/continue'} continue"
         for widget in children:
             if isinstance(widget, UserMessage):
                 widget.placed(chat.tree.place(widget.turn.node))
             elif isinstance(reply := getattr(widget, "reply", None), Reply):
                 turn = chat.turn_of(reply.node)
                 can = turn is not None and not self._busy() and session.branches.can_go_on(turn) is not None
-                widget.placed(chat.tree.place(reply.node), hint if can else "")  # type: ignore[attr-defined]
+                told = cut_words(reply, session.branches.room), hint if can else ""
+                widget.placed(chat.tree.place(reply.node), *told)  # type: ignore[attr-defined]
 
 
 def _words(text: str) -> str:

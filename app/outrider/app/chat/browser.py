@@ -14,6 +14,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from outrider.app import render
+from outrider.app.text import cut, padded
 
 WIDE = 110  # columns from which on details stand beside the list
 _GAP = "  "
@@ -183,9 +184,4 @@ def _sum(widths: Mapping[int, int]) -> int:
 
 
 def _cell(text: str, width: int, *, right: bool) -> str:
-    if render.cells(text) > width:
-        while render.cells(text) > width - 1:
-            text = text[:-1]
-        text += "…"
-    pad = " " * (width - render.cells(text))
-    return pad + text if right else text + pad
+    return padded(cut(text, width, "…"), width, right=right)

@@ -94,14 +94,28 @@ class ChatsScreen(ModalScreen[str]):
         else:
             shown.action_cursor_up()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In the middle of the words the delete key is theirs."""
+        field = self.query_one(Input)
+        return super().check_action(action, parameters) if action != "delete" else at_end(field)
+
     async def action_delete(self) -> None:
         """Delete the highlighted chat."""
-        if (name := self._chosen()) and await self._delete(name):
+        if not (name := self._chosen()):
+            return
+        if await self._delete(name):
             await self._fill()
+        elif any(isinstance(one, Row) and one.id == name and one.in_use for one in self._found):
+            self.query_one(".footer", Static).update("Not deleted: it is open in another window · esc closes")
 
     def action_leave(self) -> None:
         """Go on with the chat that is open."""
         self.dismiss("")
+
+
+def at_end(field: Input) -> bool:
+    """Whether there is nothing in a field that the delete key could take away."""
+    return field.selection.is_empty and field.cursor_position >= len(field.value)
 
 
 def _line(one: Row | Hit) -> Content:
@@ -110,7 +124,8 @@ def _line(one: Row | Hit) -> Content:
     moment = datetime.fromtimestamp(one.updated if isinstance(one, Row) else one.created)
     when = f"{moment:%Y-%m-%d %H:%M}"
     if isinstance(one, Row):
-        return Content.assemble((when, "$text-muted"), f"  {title}", (f"  {one.messages}", "$text-muted"))
+        told = f"  {one.messages}" + ("  open in another window" if one.in_use else "")
+        return Content.assemble((when, "$text-muted"), f"  {title}", (told, "$text-muted"))
     parts: list[str | tuple[str, str]] = [(when, "$text-muted"), f"  {title}\n    "]
     text, end = " ".join(harmless(one.snippet).split("\n")), 0
     for start, stop in one.marked:

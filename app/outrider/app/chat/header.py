@@ -8,6 +8,7 @@ from textual.app import App
 from textual.content import Content
 from textual.widget import Widget
 
+from outrider.app.chat.context import NEARLY, level
 from outrider.app.chat.session import Session
 from outrider.app.chat.stats.lines import count
 from outrider.app.chat.status import one_line
@@ -36,7 +37,7 @@ class Header(Widget):
 
     def __init__(self) -> None:
         super().__init__(id="header")
-        self._told: tuple[str, tuple[str, str], str, str] = ("", ("", ""), "", "")
+        self._told: tuple[str, tuple[str, str], str, tuple[str, str]] = ("", ("", ""), "", ("", ""))
 
     def show(self, session: Session, context: int) -> None:
         """Draw what the session is now; `context`: tokens that the model holds."""
@@ -44,21 +45,23 @@ class Header(Widget):
         model = one_line((loaded.title or loaded.model) if loaded else session.options.model.model)
         model = model if len(model) <= 40 else "…" + model[-39:]
         filled = f"ctx {count(context)}/{count(loaded.context)}" if loaded else ""
-        told = model, badge(session), chat_title(session.chat), filled
+        reached = level(context, loaded.context) if loaded else 0.0
+        style = "bold $text-error" if reached == NEARLY else "$text-warning" if reached else "$text-muted"
+        told = model, badge(session), chat_title(session.chat), (filled, style)
         if told != self._told:
             self._told = told
             self.refresh()
 
     def render(self) -> Content:
         """One line."""
-        model, (word, style), title, context = self._told
+        model, (word, style), title, (context, fullness) = self._told
         width = self.size.width
         left = Content.assemble((model, "bold"), (" · ", "$text-muted"), (word, style))
         room = width - left.cell_length - len(context) - 4
         middle = Content(f"{title}").truncate(max(0, room), ellipsis=True) if room > 4 else Content("")
         before = max(1, min((width - middle.cell_length) // 2 - left.cell_length, room + 2 - middle.cell_length))
         after = max(1, width - left.cell_length - before - middle.cell_length - len(context))
-        return Content.assemble(left, " " * before, middle, " " * after, (context, "$text-muted")).truncate(width)
+        return Content.assemble(left, " " * before, middle, " " * after, (context, fullness)).truncate(width)
 
 
 class Caption:

@@ -72,9 +72,10 @@ def _here(place: Place, actions: Sequence[Action], reasons: Mapping[str, str]) -
         return Section("In the prompt, where you are", tuple(Line(keys, "", words) for keys, words in PROMPT_KEYS))
     if place.name == "message":
         lines = [
-            Line(", ".join(one.on_message), "", one.help, reasons.get(one.id, "")) for one in actions if one.on_message
+            Line(", ".join(one.letters), "", one.help, reasons.get(one.id, "")) for one in actions if one.on_message
         ]
-        return Section("On this message, where you are", (*lines, Line("anything else", "", "Goes to the prompt")))
+        others = Line("anything else", "", "Goes to the prompt, and so do letters that follow each other quickly")
+        return Section("On this message, where you are", (*lines, others))
     return Section(f"On the {place.name}, where you are", tuple(Line(keys, "", words) for keys, words in place.keys))
 
 
@@ -93,7 +94,7 @@ def sections(
         lines = (_of_action(one, leader, reasons) for one in actions if one.group == group)
         found.append(Section(group, tuple(lines)))
     if place.name != "message":
-        letters = (Line(", ".join(one.on_message), "", one.help) for one in actions if one.on_message)
+        letters = (Line(", ".join(one.letters), "", one.help) for one in actions if one.on_message)
         found.append(Section("Letters on a message that has the focus", tuple(letters)))
     modes = [Line(mode, f"/marks {mode}", _MODES.get(mode, "")) for mode in FIELDS["look.marks"].choices]
     kinds = [Line(TERMS[name].label, "", TERMS[name].definition) for name in TERMS if name.startswith("kind_")]

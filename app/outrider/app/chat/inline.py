@@ -8,6 +8,8 @@ from markdown_it.token import Token
 from textual.content import Content, Span
 from textual.style import Style
 
+from outrider.app.text import sanitize
+
 PICTURE = "🖼  "  # stands for an image
 _SPACES = re.compile(r"\s+")
 _STYLES = {"em_open": ".em", "strong_open": ".strong", "s_open": ".s"}
@@ -28,7 +30,7 @@ def alt_of(token: Token) -> str:
         "\n" if child.type in breaks else _SPACES.sub(" ", child.content) if child.type == "text" else child.content
         for child in token.children or ()
     )
-    return "".join(parts)
+    return sanitize("".join(parts))
 
 
 class _Inline:
@@ -44,17 +46,23 @@ class _Inline:
         """Append one child of the inline token."""
         kind = child.type
         if kind == "text":
-            self._text(_SPACES.sub(" ", child.content))
+            self._text(
+                sanitize(_SPACES.sub(" ", child.content))
+            )  # an entity may have been one that no terminal may get
+        elif kind == "maths":
+            self._text(child.content)
         elif kind in ("hardbreak", "softbreak"):
             self._text("\n")
         elif kind == "code_inline":
             self._whole(child.content, ".code_inline")
         elif kind == "image":
-            self._whole(PICTURE + alt_of(child), _link(child.attrs.get("src", "")))
+            text = alt_of(child) or sanitize(child.meta.get("shown", ""))
+            self._whole(PICTURE + text, _link(child.attrs.get("src", "")))
         elif kind in _STYLES:
             self._open.append((self._at, _STYLES[kind]))
         elif kind == "link_open":
             self._open.append((self._at, _link(child.attrs.get("href", ""))))
+            self._text(sanitize(child.meta.get("shown", "")))
         elif kind.endswith("_close") and self._open:
             start, style = self._open.pop()
             self.spans.append(Span(start, self._at, style))

@@ -36,6 +36,7 @@ def joined(first: Report, then: Report) -> Report:
         tokens_per_second=counted / decode_s if decode_s > 0 else 0.0,
         drafters=drafters,
         speedup=_speedup(first, then),
+        loops=first.loops or then.loops,
     )
 
 
@@ -69,6 +70,7 @@ def told_by(passes: Sequence[Pass], parts: Sequence[int], ids: Sequence[int], ki
         tokens_per_second=sum(one.tokens for one in decoding) / decode_s if decode_s > 0 else 0.0,
         drafters=drafters,
         speedup=None,
+        limit=None,
     )
 
 

@@ -12,7 +12,8 @@ _HEAD = """\
 
 Made by `outrider keys --markdown`; do not change it by hand. The leader is `ctrl+o`: it and a letter do the same as a key
 where the terminal does not send that. Letters under *on a message* work while a message has the focus (`alt+up`, or
-`ctrl+o k`). Keys of your own stand in the settings under `[keys.bind]`, by the name in the last column.
+`ctrl+o k`), each alone: letters that follow each other quickly go to the prompt. Keys of your own stand in the settings
+under `[keys.bind]`, by the name in the last column.
 """
 
 
@@ -24,7 +25,7 @@ def page() -> str:
             (
                 ", ".join(_code([shown(name) for name in (*one.keys, *one.empty_prompt)])),
                 ", ".join(_code([one.leader] if one.leader else [])),
-                ", ".join(_code(one.on_message)),
+                ", ".join(_code(one.letters)),
                 "".join(_code([f"/{one.slash} {one.argument}".rstrip()])) if one.slash else "",
                 one.help,
                 f"`{one.id}`",

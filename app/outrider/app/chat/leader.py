@@ -1,4 +1,4 @@
-"""What comes after the leader key: every letter with what it does, and the one that is pressed is done."""
+"""What comes after the leader key: every letter with what it does, and the one that is pressed alone is done."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from outrider.app.chat.actions import Action
+from outrider.app.chat.letters import Burst
 
 _WIDE, _NARROW = 29, 17  # cells of a column where there is room, and at least
 _FRAME = (4, 2)  # cells and lines around the letters
@@ -40,7 +41,10 @@ def laid_out(actions: Sequence[Action], size: tuple[int, int], idle: Collection[
 
 
 class LeaderScreen(ModalScreen[str]):
-    """Ends with the id of the action whose letter was pressed, empty if none was. `idle`: what can do nothing now."""
+    """Ends with the id of the action whose letter was pressed, empty if none was. `idle`: what can do nothing now.
+
+    Letters that follow each other quickly are text: then nothing is done, and `typed` is for the prompt.
+    """
 
     BINDINGS: ClassVar = [
         Binding("escape,ctrl+c,ctrl+o", "leave", "Close", show=False),
@@ -52,6 +56,8 @@ class LeaderScreen(ModalScreen[str]):
         super().__init__()
         self._actions = {action.leader: action for action in actions if action.leader}
         self._idle = idle
+        self._burst = Burst(self, self._choose)
+        self.typed = ""
 
     def compose(self) -> ComposeResult:
         """As many columns as there is room for."""
@@ -69,11 +75,25 @@ class LeaderScreen(ModalScreen[str]):
         self.query_one("#leader-text", Static).update(Content.assemble(*parts))
 
     def on_key(self, event: Key) -> None:
-        """The first letter decides."""
-        if event.is_printable and event.character and "+" not in event.key:
-            event.stop()
-            chosen = self._actions.get(event.character)
-            self.dismiss(chosen.id if chosen else "")
+        """A letter alone decides; more of them at once were never meant for here."""
+        if not (event.is_printable and event.character):
+            return
+        event.stop()
+        if self.typed:
+            self.typed += event.character
+        elif self._burst.text or "+" in event.key:
+            self.typed = self._burst.take() + event.character
+            self.dismiss("")
+        else:
+            self._burst.add(event.character, self)
+
+    def on_burst_quiet(self, event: Burst.Quiet) -> None:
+        """No other letter has followed."""
+        self._burst.settle(event)
+
+    def _choose(self, letter: str) -> None:
+        chosen = self._actions.get(letter)
+        self.dismiss(chosen.id if chosen else "")
 
     def action_scroll(self, by: int) -> None:
         """Where they do not fit."""
@@ -81,4 +101,6 @@ class LeaderScreen(ModalScreen[str]):
 
     def action_leave(self) -> None:
         """Do nothing."""
-        self.dismiss("")
+        self._burst.take()
+        if not self.typed:
+            self.dismiss("")

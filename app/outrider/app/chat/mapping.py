@@ -16,6 +16,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from outrider.app.chat.inline import PICTURE
+from outrider.app.chat.markdown_rules import add_rules
 
 _ENTITY = re.compile(r"&(?:#[xX][0-9a-fA-F]{1,6}|#[0-9]{1,7}|[A-Za-z][A-Za-z0-9]{1,31});")
 _PIPE = re.compile(r"(?<!\\)\|")
@@ -29,6 +30,7 @@ def parser() -> MarkdownIt:
     One for all, as making it takes longer than most pieces; its lists of rules are complete before it is handed out.
     """
     made = MarkdownIt("gfm-like", {"html": False, "linkify": False})
+    add_rules(made)
     made.parse("*a*\n\n- b\n")
     return made
 
@@ -115,6 +117,8 @@ def _cell_places(source: str, starts: Sequence[int], row: int, cell: int, conten
     low, high = fields[cell]
     low += len(line[low:high]) - len(line[low:high].lstrip())
     places: list[int] = []
+    if len(content) > high - low:  # with cells that have no column
+        high = len(line.rstrip().removesuffix("|"))
     for char in content:
         if line[low : low + 2] == "\\|" and char == "|":
             low += 1
@@ -149,6 +153,8 @@ class _Walk:
         kind = child.type
         if kind == "text":
             self._text(child.content)
+        elif kind == "maths":
+            self._maths(child.content)
         elif kind in ("softbreak", "hardbreak"):
             self._break(hard=kind == "hardbreak")
         elif kind == "code_inline":
@@ -157,6 +163,7 @@ class _Walk:
             self._expect(child.markup)
         elif kind == "link_open":
             self._links.append(child.markup)
+            self._offsets.extend([-1] * len(child.meta.get("shown", "")))
             self._expect("<" if child.markup == "autolink" else "[")
         elif kind == "link_close":
             self._close_link()
@@ -186,6 +193,11 @@ class _Walk:
             if not (char.isspace() and spaces):
                 self._note(at)
             spaces = char.isspace()
+
+    def _maths(self, text: str) -> None:
+        for at in range(self._at, self._at + len(text)):
+            self._note(at)
+        self._expect(text)
 
     def _letter(self, text: str, index: int) -> tuple[int, int]:
         """Match what stands at the cursor with `text[index:]`: its place and how many characters it made."""
@@ -267,7 +279,7 @@ class _Walk:
 
     def _image(self, child: Token) -> None:
         self._expect("![")
-        self._offsets.extend([-1] * len(PICTURE))
+        self._offsets.extend([-1] * len(PICTURE + child.meta.get("shown", "")))
         for part in child.children or ():
             if part.type == "image":
                 raise Lost

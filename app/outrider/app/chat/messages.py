@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from outrider.app.chat.card import Card
+from outrider.app.chat.letters import is_message
+from outrider.app.chat.session import State
+from outrider.app.chat.status import Mode
+from outrider.app.chat.transcript import UserMessage
+
 if TYPE_CHECKING:
     from outrider.app.chat.reply import ReplyView
     from outrider.app.chat.screen import ChatScreen
+
+_FIRST = ("copy", "edit", "regenerate", "keep_going", "delete_message", "branch")  # in this order, then all others
 
 
 class Messages:
@@ -14,6 +22,7 @@ class Messages:
 
     def __init__(self, screen: ChatScreen) -> None:
         self._screen = screen
+        screen.stage.heads.append(lambda _: screen.status.show_mode(self.mode()))
 
     def go(self, by: int) -> None:
         """Focus the message `by` places further, of whatever kind; behind the last one comes the prompt."""
@@ -23,6 +32,35 @@ class Messages:
             found[at + by].focus()
         elif at + by >= len(found):
             self._screen.prompt.focus()
+
+    def mode(self) -> Mode | None:
+        """What the last line tells while letters act: on what, and which; None while they are text."""
+        screen, focused = self._screen, self._screen.focused
+        out = [("esc", "back")]
+        if isinstance(focused, Card):
+            return focused.HELP_KEYS[0], [*((letter, words) for letter, (_, words) in focused.letters.items()), *out]
+        if not is_message(focused):
+            return None
+        if armed := screen.letters.armed:
+            return f"press {armed} again: {screen.branching.would_delete()}", [("esc", "keeps it")]
+        if screen.branching.sideways():
+            out.insert(0, ("← →", "versions"))
+        known = [one for one in screen.keymap.actions if one.on_message and one.letter_word]
+        known.sort(key=lambda one: _FIRST.index(one.id) if one.id in _FIRST else len(_FIRST))
+        idle = "" if getattr(focused, "thought", None) is not None else "thought"
+        keys = [(one.letters[0], one.letter_word) for one in known if one.id != idle and not one.unavailable(screen)]
+        return self._place(), [*keys, *out]
+
+    def _place(self) -> str:
+        """`message 3 of 4`, counting all of the chat and what waits."""
+        session, focused = self._screen.session, self._screen.focused
+        said: list[object] = []
+        for turn in (*session.chat.turns, *session.queue):
+            said += [turn] if turn.said else []
+            said += [turn.reply] if turn.reply is not None else []
+        one = focused.turn if isinstance(focused, UserMessage) else getattr(focused, "reply", None)
+        place = f"message {said.index(one) + 1} of {len(said)}" if one in said else "message"
+        return place if session.state is State.READY else f"{session.state.value} · {place}"
 
     def fold_thought(self) -> None:
         """Fold or unfold the thought of the focused or the last reply that has one."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
+from textual.driver import Driver
 from textual.events import Key
 from textual.widgets import Static
 
@@ -30,6 +32,14 @@ class Probe(App[None]):
         self._unseen = list(self._actions)
         self._lines: list[str] = []
         self._last = ""
+
+    def _build_driver(self, headless: bool, inline: bool, mouse: bool, size: tuple[int, int] | None) -> Driver:
+        if headless or not inline or sys.platform == "win32":
+            return super()._build_driver(headless, inline, mouse, size)
+        from outrider.app.chat.driver import InlineDriver
+
+        self._driver = driver = InlineDriver(self, mouse=mouse, size=size)
+        return driver
 
     def compose(self) -> ComposeResult:
         """What was pressed, under what to do."""

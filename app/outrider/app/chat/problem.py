@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from outrider.app.client import EngineDied, EngineError
 
@@ -12,9 +13,17 @@ _REASONS = re.compile(
 )  # between the sources or drafters that an error goes through
 
 
+class Offer(NamedTuple):
+    """A letter on a card, the action that it runs, and its words."""
+
+    letter: str
+    action: str
+    words: str
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error for the transcript: what happened, what to do."""
+    """An error for the transcript: what happened, what to do. With `offers` it is no error, and they are what can be done."""
 
     title: str
     text: str
@@ -23,6 +32,7 @@ class Problem:
     restart: bool = False  # whether a new engine would help
     reasons: tuple[str, ...] = ()
     """One below the other, where it has several."""
+    offers: tuple[Offer, ...] = ()
 
     @classmethod
     def of(cls, title: str, error: EngineError, hint: str = "") -> Problem:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
+from rich.text import Text
 from textual.binding import Binding
 from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
 
 from outrider.app.store.records import Attachment
+from outrider.app.text import sanitize
 
 NEW_LINE = ("shift+enter", "ctrl+j", "alt+enter")
 
@@ -60,6 +62,9 @@ class Prompt(TextArea):
             super().__init__()
             self.text, self.attachments = text, tuple(attachments)
 
+    class Suspended(Message):
+        """The user pressed the key that stops programs on an empty prompt; elsewhere it undoes."""
+
     def __init__(self, placeholder: str) -> None:
         super().__init__(
             placeholder=placeholder, compact=True, highlight_cursor_line=False, show_line_numbers=False, id="prompt"
@@ -86,6 +91,10 @@ class Prompt(TextArea):
         if self.companion is not None and self.companion.key(event.key):
             event.prevent_default()
             event.stop()
+        elif event.key == "ctrl+z" and not self.text and not self.attachments:
+            event.prevent_default()
+            event.stop()
+            self.post_message(self.Suspended())
         elif event.key == "enter" or event.key in NEW_LINE:
             event.prevent_default()
             event.stop()
@@ -114,6 +123,10 @@ class Prompt(TextArea):
         """Nothing that was typed is lost."""
         if self.companion is not None:
             self.companion.close()
+
+    def get_line(self, line_index: int) -> Text:
+        """A line as it is shown."""
+        return Text(sanitize(self.document.get_line(line_index)), end="", no_wrap=True)
 
     def send(self) -> None:
         """Send the text, or break the line if a backslash asks for it."""

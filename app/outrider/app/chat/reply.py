@@ -42,7 +42,7 @@ class ReplyView(VerticalGroup, Bare, can_focus=True):
         self.finished = False
         self.frozen = False
         self.replaces: ReplyView | None = None  # shows the same reply, until this one is painted
-        self._place, self._hint = (1, 1), ""
+        self._place, self._end, self._hint = (1, 1), "", ""
 
     def compose(self) -> ComposeResult:
         """A thought is mounted above the answer when it begins."""
@@ -72,10 +72,10 @@ class ReplyView(VerticalGroup, Bare, can_focus=True):
                 self.focus(scroll_visible=False)
             await old.remove()
 
-    def placed(self, place: tuple[int, int], hint: str = "") -> None:
-        """Say which of how many branches it is, and what can be done about a reply that was cut."""
-        if (place, hint) != (self._place, self._hint):
-            self._place, self._hint = place, hint
+    def placed(self, place: tuple[int, int], end: str = "", hint: str = "") -> None:
+        """Say which of how many branches it is, how it ended, and what can be done about a reply that was cut."""
+        if (place, end, hint) != (self._place, self._end, self._hint):
+            self._place, self._end, self._hint = place, end, hint
             if self.finished:
                 self._footer.update(self._figures())
 
@@ -181,7 +181,7 @@ class ReplyView(VerticalGroup, Bare, can_focus=True):
     def _figures(self) -> str:
         end, report = self.reply.end, self.reply.report
         words = [place_words(self._place)] if self._place[1] > 1 else []
-        words += [] if end is End.WHOLE else [end.value, self._hint]
+        words += [] if end is End.WHOLE else [self._end or end.value, self._hint]
         if end is End.WHOLE and not self.reply.text:
             words.append("no answer" if self.reply.thought.begun else "no text")
         if report is not None and self.reply.begun:

@@ -11,15 +11,15 @@ from time import monotonic
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
-from textual.events import Key, Resize
+from textual.events import DescendantBlur, DescendantFocus, Key, Paste, Resize
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Static
 
 from outrider.app.chat import ChatOptions
 from outrider.app.chat.actions import ACTIONS, BY_ID, BY_SLASH, Action, parse_slash
 from outrider.app.chat.bindings import rebind
 from outrider.app.chat.branching import Branching
-from outrider.app.chat.card import Card
 from outrider.app.chat.cards import Cards
 from outrider.app.chat.choices import Choices
 from outrider.app.chat.compare.room import Comparing
@@ -31,6 +31,7 @@ from outrider.app.chat.history.room import History
 from outrider.app.chat.input.room import Input
 from outrider.app.chat.inspect.room import Inspection
 from outrider.app.chat.keymap import Keymap
+from outrider.app.chat.letters import Burst, Letters
 from outrider.app.chat.log import Log
 from outrider.app.chat.messages import Messages
 from outrider.app.chat.models.room import Models
@@ -87,6 +88,7 @@ class ChatScreen(Screen[None]):
         self.sight = Sight(self, palette, follower)
         self.copying = Copying(self)
         self.find = Find(self, palette)
+        self.letters = Letters(self)
         self.messages = Messages(self)
         self.branching = Branching(self)
         self.models = Models(self, follower)
@@ -154,17 +156,14 @@ class ChatScreen(Screen[None]):
         arrange(self, (width, self.size.height), self._follower.settings.config.look.width)
 
     def on_key(self, event: Key) -> None:
-        """Letters act on a reply that has the focus; whoever types anything else means the prompt."""
+        """Letters act on a message that has the focus; whoever types anything else means the prompt."""
         if self.focused is self.prompt:
             self._late(event)
         elif event.is_printable and event.character:
             event.stop()
-            action = None if "+" in event.key else self.keymap.letters().get(event.character)
-            if action is not None and self.focused is not None and not isinstance(self.focused, Card):
-                self.perform(action)
-                return
-            self.set_focus(self.prompt)
-            self.prompt.insert(event.character)
+            self.letters.press(event.character, self.focused, plain="+" not in event.key)
+        elif self.letters.other(event.key):
+            event.stop()
 
     def _late(self, event: Key) -> None:
         """A key on its way to a message when the one before it gave the focus to the prompt: it is part of what is typed."""
@@ -174,6 +173,33 @@ class ChatScreen(Screen[None]):
         elif event.key == "enter":
             event.stop()
             self.prompt.send()
+
+    def on_burst_quiet(self, event: Burst.Quiet) -> None:
+        """No letter has followed the last one."""
+        self.letters.settle(event)
+
+    def on_paste(self, event: Paste) -> None:
+        """What is pasted while something else has the focus is meant for the prompt as well."""
+        if self.focused is not self.prompt:
+            event.stop()
+            self.letters.type(self.letters.held())
+            self.prompt.post_message(Paste(event.text))
+
+    def on_descendant_focus(self, _: DescendantFocus) -> None:
+        """The last line tells what works there."""
+        self.stage.status_changed()
+
+    def on_descendant_blur(self, _: DescendantBlur) -> None:
+        """What was pressed there is forgotten."""
+        self.letters.left()
+        self.stage.status_changed()
+
+    def _reset_focus(self, widget: Widget, avoiding: list[Widget] | None = None) -> None:
+        """When what has the focus goes away, the prompt gets it, and not a message that happens to stand beside it."""
+        if self.focused is widget and self.prompt.is_attached:
+            self.set_focus(self.prompt)
+        else:
+            super()._reset_focus(widget, avoiding)
 
     def on_transcript_scrolled(self) -> None:
         """Other replies are near the window now."""
@@ -200,9 +226,9 @@ class ChatScreen(Screen[None]):
         else:
             self.perform(action, argument)
 
-    def on_card_asked(self, event: Card.Asked) -> None:
-        """A letter on an error card."""
-        self.perform(BY_ID[event.action])
+    def on_prompt_suspended(self) -> None:
+        """Stop, or say why that is impossible here."""
+        self.perform(BY_ID["suspend"])
 
     def perform(self, action: Action, argument: str = "") -> None:
         """Do it, or say why it cannot be done now."""
@@ -214,6 +240,8 @@ class ChatScreen(Screen[None]):
 
     def action_act(self, action: str, only_empty: bool = False) -> None:
         """Run an action of the registry."""
+        if action != "stop":
+            self.letters.forget()
         self.perform(BY_ID[action])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -250,7 +278,9 @@ class ChatScreen(Screen[None]):
     # ------------------------------------------------------------------------------------------------ actions
 
     def stop(self) -> None:
-        """Stop the reply, or take a waiting message back, or go to the last reply."""
+        """Stop the reply; else close what is open, take a waiting message back, or go to the prompt. Never anywhere else."""
+        if self.letters.forget():
+            return
         if self.find.close() or self.input.leave() or self.branching.leave() or self.session.stop():
             return
         if self.stats.close_over() or self.inspection.close():
@@ -259,8 +289,9 @@ class ChatScreen(Screen[None]):
             self.prompt.focus()
         elif self.session.queue:
             self.input.edit_waiting()
-        elif replies := self.transcript.query(".reply"):
-            replies.last().focus()
+        else:
+            self.clear_selection()
+            self.prompt.move_cursor(self.prompt.cursor_location)
 
     def interrupt(self) -> None:
         """Copy a selection, else stop, else clear the prompt; twice quits."""
@@ -316,7 +347,14 @@ class ChatScreen(Screen[None]):
 
         idle = {action.id for action in self.keymap.actions if action.unavailable(self)}
         leader = LeaderScreen(self.keymap.actions, idle)
-        self.app.push_screen(leader, lambda chosen: self.pick(chosen) if chosen else None)
+
+        def gone(chosen: str | None) -> None:
+            if leader.typed:
+                self.letters.type(leader.typed)
+            elif chosen:
+                self.pick(chosen)
+
+        self.app.push_screen(leader, gone)
 
     def quit(self) -> None:
         """Leave, at once unless a download or a training runs."""

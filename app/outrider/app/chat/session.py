@@ -5,6 +5,7 @@ What happens is told to a `View`. All methods belong to one event loop.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 from collections import deque
@@ -17,7 +18,7 @@ from typing import Any
 import msgspec
 
 from outrider.app.aside import Beside
-from outrider.app.chat import ChatOptions
+from outrider.app.chat import ChatOptions, context
 from outrider.app.chat.branches import Branches
 from outrider.app.chat.problem import Problem as Problem
 from outrider.app.chat.talk import Chat, End, Reply, Turn
@@ -26,7 +27,7 @@ from outrider.app.client import EngineClient, EngineDied, EngineError
 from outrider.app.store.diary import Diary
 from outrider.app.store.keeper import Keeper
 from outrider.app.store.problems import StoreError
-from outrider.app.store.records import Attachment, Node, Settings
+from outrider.app.store.records import Attachment, Node, Settings, copied
 from outrider.app.store.replies import chat_of
 from outrider.core import protocol
 from outrider.core.protocol import DrafterChoice, ModelChoice
@@ -76,6 +77,7 @@ class Session:
         self._restarts = 0
         self._stopped_at = 0.0
         self._settled = False  # which chat it is
+        self.opened = asyncio.Event()  # the same, to be waited for
         self._stood: Node | None = None  # the reply that goes on, as it was
         self.watchers: list[Callable[[Turn, protocol.Event], None]] = []  # hear all that comes of a reply
         self.details: set[str] = set()  # who asks for the details of each token
@@ -92,7 +94,10 @@ class Session:
         self.view.spawn(self.keeper.watch())
         if self.options.resume:
             await self.open_chat(self.options.resume, system=self.options.system)
+        if self.options.notice:
+            self.view.tell(self.options.notice)
         self._settled = True
+        self.opened.set()
         for turn in self.queue:  # typed meanwhile
             self.diary.queued(self.chat, turn, self.settings())
         self.view.spawn(self._recall())
@@ -105,8 +110,17 @@ class Session:
             self._on_trouble(error)
 
     async def open_chat(self, name: str, *, system: str | None = None) -> bool:
-        """Go on with a chat from the store, `system` in place of its own prompt. False if it cannot be read."""
+        """Go on with a chat from the store, `system` in place of its own prompt. False if it cannot be read.
+
+        Of one that is open in another window it opens a copy, and says so: two windows never write into the same chat.
+        """
+        told = ""
         try:
+            if not await self.keeper.ask(lambda store: store.claim(name)):
+                name, told = await self._copy(name)
+                if not name:
+                    self.view.tell(told)
+                    return False
             whole = await self.keeper.ask(lambda store: store.load(name))
             waiting = await self.keeper.ask(lambda store: store.waiting(name))
             files = await self.keeper.ask(lambda store: [one for node, _ in waiting for one in store.attached(node)])
@@ -121,9 +135,21 @@ class Session:
         chat.system = system or chat.system
         chat.waiting, chat.unsent = [node for node, _ in waiting], files
         self.chat = chat
-        self.keeper.do(lambda store: store.hold(name))
         await self.view.chat_opened(chat, "\n\n".join(text for _, text in waiting))
+        if told:
+            self.view.tell(told)
+        self._tell_room()
         return True
+
+    async def _copy(self, name: str) -> tuple[str, str]:
+        """A copy of a chat that is open elsewhere, which is then this window's, and what to say of it."""
+        title = " ".join((await self.keeper.ask(lambda store: store.load(name))).chat.title.split())
+        made = await self.keeper.ask(lambda store: store.copy(name))
+        held = made or self.chat.id
+        await self.keeper.ask(lambda store: store.hold(held))
+        return made, copied(
+            title
+        ) if made else f"“{title}” is open in another window, and nothing in it is finished yet."
 
     def settings(self) -> Settings:
         """What the chat is held with now."""
@@ -157,6 +183,7 @@ class Session:
             return
         self.progress = None
         self._enter(State.READY)
+        self._tell_room()
         await self._pump()
 
     async def _load(self) -> None:
@@ -276,6 +303,8 @@ class Session:
     def new_chat(self) -> None:
         """Forget the turns, keep system prompt, drafter and settings."""
         self.leave_chat()
+        if self.chat.id:
+            self.keeper.do(lambda store: store.hold(""))  # others may have it
         self.chat = Chat(self.chat.system)
 
     def leave_chat(self) -> None:
@@ -351,6 +380,17 @@ class Session:
         if reply.end in (End.WHOLE, End.LENGTH):
             self._restarts = 0
         self.view.reply_ended(turn)
+        if chat is self.chat and not turn.failed:
+            self._tell_room(reply)
+
+    def _tell_room(self, reply: Reply | None = None) -> None:
+        """How full the context is after a reply, else after the last one of a chat that was opened."""
+        reply = reply if reply is not None or self.chat.warned else self.chat.last_reply()
+        told = context.ended(self, reply) if reply is not None else ""
+        if isinstance(told, Problem):
+            self.view.complain(told)
+        elif told:
+            self.view.tell(told)
 
     def _broke_off(self, chat: Chat, turn: Turn, reply: Reply, error: EngineError) -> None:
         nothing_new = reply.resuming
@@ -362,7 +402,8 @@ class Session:
         if not nothing_new:
             self.diary.interrupted(chat, turn)
         if not died:
-            self.view.complain(Problem.of("The engine refused" if error.usage else "That failed", error))
+            full = context.refused(self, turn, error)
+            self.view.complain(full or Problem.of("The engine refused" if error.usage else "That failed", error))
 
     def _on_step(self, chat: Chat, turn: Turn, reply: Reply, step: protocol.Step) -> None:
         if reply.resuming and self._stood is not None:

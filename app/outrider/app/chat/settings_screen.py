@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option, OptionDoesNotExist
 
+from outrider.app.chat.letters import Burst
 from outrider.app.chat.settings import Board, Refused, Row, fresh_file, section_title, worded
 from outrider.app.config.edit import replace
 from outrider.app.config.fields import SECTIONS
@@ -37,12 +38,10 @@ class SettingsScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar = [
         Binding("escape,ctrl+c", "back", "Close", show=False),
-        Binding("slash,ctrl+f", "look_for", "Look for", show=False),
+        Binding("ctrl+f", "look_for", "Look for", show=False),
         Binding("right", "step(1)", "Next value", show=False),
         Binding("left", "step(-1)", "Value before", show=False),
-        Binding("r,delete", "reset", "Default", show=False),
-        Binding("m", "change(True)", "For this model", show=False),
-        Binding("o", "open", "Open the file", show=False),
+        Binding("delete", "reset", "Default", show=False),
         Binding("tab", "section(1)", "Next section", show=False),
         Binding("shift+tab", "section(-1)", "Section before", show=False),
     ]
@@ -55,6 +54,7 @@ class SettingsScreen(ModalScreen[None]):
         self._editing: Row | None = None
         self._for_model = False
         self._brief = False
+        self._burst = Burst(self, self._letter)
 
     def compose(self) -> ComposeResult:
         """Sections, settings, what one of them is, and its editor."""
@@ -297,10 +297,32 @@ class SettingsScreen(ModalScreen[None]):
             self.dismiss()
 
     def on_key(self, event: Key) -> None:
-        """The key that opens the settings closes them too."""
+        """The key that opens the settings closes them too; a letter alone acts, more of them are words to look for."""
+        if not event.is_printable:
+            self._burst.flush()
         if self._editing is None and event.key in self._board.keys:
             event.stop()
             self.dismiss()
+        elif event.is_printable and event.character and self._editing is None:  # a field has taken its own
+            event.stop()
+            self._burst.add(event.character, self.focused or self)
+
+    def on_burst_quiet(self, event: Burst.Quiet) -> None:
+        """No other letter has followed."""
+        self._burst.settle(event)
+
+    def _letter(self, letters: str) -> None:
+        alone = {
+            "/": self.action_look_for,
+            "r": self.action_reset,
+            "m": lambda: self.action_change(for_model=True),
+            "o": self.action_open,
+        }
+        if letters in alone:
+            alone[letters]()
+        elif len(letters) > 1 and self._editing is None:
+            self.action_look_for()
+            self._words.insert_text_at_cursor(letters.removeprefix("/"))
 
 
 def _line(row: Row) -> Content:

@@ -42,6 +42,28 @@ class Shelf:
             self._screen.stage.spawn(self._opened(name))
 
     async def _opened(self, name: str) -> None:
+        """Open it; one that another window has open only as a copy, if that is wanted."""
+        session = self._screen.session
+        try:
+            in_use = await session.keeper.ask(lambda store: store.in_use(name))
+            title = (await session.keeper.ask(lambda store: store.load(name))).chat.title if in_use else ""
+        except StoreError as error:
+            self._tell(error)
+            return
+        if not in_use:
+            await self._open_at_once(name)
+            return
+        from outrider.app.chat.confirm import ConfirmScreen
+
+        question = f"“{title}” is open in another window, where it goes on. Open a copy of it here?"
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._screen.stage.spawn(self._open_at_once(name))
+
+        self._screen.app.push_screen(ConfirmScreen(question, "opens a copy", "stays here"), answered)
+
+    async def _open_at_once(self, name: str) -> None:
         await self._screen.session.open_chat(name)
         self._screen.prompt.focus()
 

@@ -86,11 +86,14 @@ class Stage:
         if turn.failed and turn in self.live:
             self.live.pop(turn).remove()
             message = self._transcript.message_of(turn)
-            if message is not None:
-                message.add_class("-failed")
             again = self.session is not None and turn.node in self.session.chat.tree  # it was answered before
-            if not self._prompt.text and not again:
+            back = not (self._prompt.text or self._prompt.attachments) and not again
+            if back:
                 self._prompt.put(turn.text, turn.attachments)
+            if message is not None and back:  # never in both places
+                message.remove()
+            elif message is not None:
+                message.add_class("-failed")
         self.frames.wake()
 
     async def path_changed(self, chat: Chat, kept: int) -> None:
@@ -127,8 +130,16 @@ class Stage:
         self._transcript.add(Note(text))
 
     def complain(self, problem: Problem) -> None:
-        """Append a card."""
+        """Append a card; what can be done now takes the place of what could be done before."""
+        if problem.offers:
+            self.settle()
         self._transcript.add(Card(problem))
+
+    def settle(self) -> None:
+        """What a card asked to be done has been done."""
+        for card in self._transcript.query_children(Card):
+            if card.problem.offers:
+                card.remove()
 
     def flash(self, text: str) -> None:
         """Show a line for a moment."""

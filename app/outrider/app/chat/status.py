@@ -16,6 +16,8 @@ from outrider.core.protocol import Progress
 
 _GAP = " · "
 _NARROW = 80  # columns of the window, below which there is room for few keys
+Mode = tuple[str, list[tuple[str, str]]]
+"""What letters work on, and what they do; the last one leads back to the prompt."""
 _FEW = ("help", "next_drafter", "marks", "leader")
 
 
@@ -138,6 +140,7 @@ class StatusLine(Widget):
         super().__init__(id="status")
         self._chips: list[Chip] = []
         self._flash = ""
+        self._mode: Mode | None = None
         self.model = True
         """Whether it says which model is loaded."""
         self.keymap = build("default", {})
@@ -146,6 +149,12 @@ class StatusLine(Widget):
         """Draw these chips."""
         if line != self._chips:
             self._chips = line
+            self.refresh()
+
+    def show_mode(self, mode: Mode | None) -> None:
+        """Draw what letters do instead of the chips, while something else than the prompt takes them."""
+        if mode != self._mode:
+            self._mode = mode
             self.refresh()
 
     @property
@@ -168,6 +177,8 @@ class StatusLine(Widget):
         width = self.size.width
         if self._flash:
             return Content.styled(self._flash, "bold $text-primary").truncate(width, ellipsis=True)
+        if self._mode is not None:
+            return mode_line(self._mode, width)
         narrow = self.screen.size.width < _NARROW
         told = hints(self.keymap, narrow=narrow)
         asked = sum(len(key) + len(word) + 3 for key, word in told) + 3 if narrow else 0
@@ -183,6 +194,20 @@ class StatusLine(Widget):
         right = Content.assemble(*keys)
         gap = width - left.cell_length - right.cell_length
         return Content.assemble(left, " " * max(1, gap), right) if keys else left
+
+
+def mode_line(mode: Mode, width: int) -> Content:
+    """What is worked on and what letters do, in `width` cells; the way back is always there."""
+    name, keys = mode
+    left = len(name) + sum(len(key) + len(word) + 1 + len(_GAP) for key, word in keys)
+    shown = list(keys)
+    while left > width and len(shown) > 1:
+        key, word = shown.pop(-2)
+        left -= len(key) + len(word) + 1 + len(_GAP)
+    parts: list[str | tuple[str, str]] = [(one_line(name), "bold $text-primary")]
+    for key, word in shown:
+        parts += [(_GAP, "$text-muted"), (key, "bold"), (f" {word}", "$text-muted")]
+    return Content.assemble(*parts).truncate(width, ellipsis=True)
 
 
 def _fitting(line: list[Chip], width: int, keys: int) -> Content:

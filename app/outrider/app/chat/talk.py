@@ -314,6 +314,7 @@ class Chat:
 
     tree: Tree = field(default_factory=Tree)
     title: str = ""
+    warned: float = 0.0  # the share of the context of which it was said that it is used
 
     def messages(self, *, going_on: bool = False) -> list[Message]:
         """What the engine is sent: kept text of stopped replies and all thoughts included, roles strictly alternating.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from outrider.app.config.schema import DEFAULT, Look
@@ -59,6 +61,20 @@ def profile(look: Look, environ: Mapping[str, str]) -> Profile:
 def shows_no_screen(environ: Mapping[str, str]) -> bool:
     """Whether the terminal can only print lines."""
     return environ.get("TERM") == "dumb"
+
+
+def has_job_control() -> bool:
+    """Whether a shell would notice that this program stops, and could let it go on: one above it, in the same session."""
+    try:
+        group, session = os.getpgrp(), os.getsid(0)
+        process = os.getppid()
+        while process > 1 and os.getsid(process) == session:
+            if os.getpgid(process) != group:
+                return True
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, AttributeError):  # not on every system
+        return False
+    return False
 
 
 # ------------------------------------------------------------------------------------------------ keys

@@ -41,7 +41,7 @@ def facts(row: ModelRow) -> Iterator[tuple[str, str]]:
     yield "context", f"{row.context:,}" if row.context and not row.detail else ""
     yield "gated", "its terms have to be accepted on the hub first" if row.gated else ""
     yield "gguf", row.gguf
-    yield "not yet", row.unsupported
+    yield "cannot run" if row.path else "not yet", row.unsupported
 
 
 def count(number: int) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import msgspec
 
 from outrider.app import render
+from outrider.app.names import complete_drafter
 from outrider.app.options import EngineOptions
 from outrider.core import protocol
 
@@ -17,6 +19,34 @@ if TYPE_CHECKING:
     from outrider.app.commands._engine import Session
 
 PATIENCE = 60.0  # seconds that a pass over a long prompt may take, after which what is known by then is told
+
+
+def _drafter_names(_context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[str]:
+    """Names between commas, of repeated options, or both. Raises WrongUsage for an empty one."""
+    names = [name.strip().replace("-", "_") for value in values for name in value.split(",")]
+    if not all(names):
+        raise render.WrongUsage(f"{parameter.opts[0]} must not be empty.")
+    return list(dict.fromkeys(names))
+
+
+drafters_option = click.option(
+    "--drafter",
+    "--drafters",
+    "-d",
+    "names",
+    multiple=True,
+    metavar="D",
+    callback=_drafter_names,
+    shell_complete=complete_drafter,
+    help="A drafter to compare: several with commas, or the option repeated.  [default: auto and all that fit]",
+)
+categories_option = click.option(
+    "--categories",
+    "--category",
+    multiple=True,
+    metavar="A,B",
+    help="Only prompts of these categories.  [default: all]",
+)
 
 
 async def riders(
@@ -32,7 +62,7 @@ async def riders(
     rows, given = loaded.drafters, options.drafter.weights
     takers = set(wanted)
     if given and len(wanted) != 1:
-        survey = protocol.Drafters(id=session.client.number(), model=options.model, weights=given)
+        survey = protocol.Drafters(id=session.client.number(), model=options.model, weights=given, fetch=True)
         rows = protocol.as_type(await session.ask(survey), list[protocol.DrafterRow])
         takers = {"auto", "composite", *(row.name for row in rows if row.where == "given")}
     names = wanted or ["auto", *(row.name for row in rows if row.usable and (row.fit == "any" or not free))]
@@ -43,9 +73,9 @@ async def riders(
     ]
 
 
-def words(text: str | None) -> list[str]:
+def words(*texts: str) -> list[str]:
     """Words between commas."""
-    return [word.strip() for word in (text or "").split(",") if word.strip()]
+    return [word.strip() for text in texts for word in text.split(",") if word.strip()]
 
 
 def check_writable(option: str, name: str | None) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 
 from outrider.app import render
+from outrider.core.bounded import TooLong, read_path
 from outrider.core.protocol import BenchPrompt
 
+_LONGEST = 64_000_000  # bytes of a file
 EXAMPLE = '{"id": "hello", "category": "chat", "turns": ["Hello!", "And now in French."]}'
 
 
@@ -29,9 +31,14 @@ def read(path: str | None = None) -> list[BenchPrompt]:
     """One JSON object a line; without `path` the bundled ones. Raises WrongUsage, which names the line."""
     name = path or "the bundled prompts"
     try:
-        data = Path(path).read_bytes() if path else (files("outrider.assets") / "bench_prompts.jsonl").read_bytes()
+        bundled = files("outrider.assets") / "bench_prompts.jsonl"
+        data = read_path(Path(path), _LONGEST) if path else bundled.read_bytes()
     except OSError as error:
         raise render.WrongUsage(f"--prompts {name} cannot be read: {error.strerror}.", "Name a .jsonl file.") from error
+    except TooLong:
+        raise render.WrongUsage(
+            f"--prompts {name} is longer than {render.size(_LONGEST)}, and that is the most.", "Name a .jsonl file."
+        ) from None
     found: dict[str, tuple[int, BenchPrompt]] = {}
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
         if not line.strip():
@@ -49,7 +56,7 @@ def read(path: str | None = None) -> list[BenchPrompt]:
 def _prompt(line: bytes, number: int, name: str) -> BenchPrompt:
     try:
         told = msgspec.json.decode(line, type=_Line)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         hint = f"A line looks like this: {EXAMPLE}"
         if number == 1 and line.lstrip().startswith(b"["):
             hint = f"It looks like one JSON array; take one object a line instead: {EXAMPLE}"

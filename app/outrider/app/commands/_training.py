@@ -18,6 +18,7 @@ import msgspec
 
 from outrider.app import render
 from outrider.app.commands import _prompts
+from outrider.app.text import cut
 from outrider.core.protocol import Event, Message, Progress, TrainPrompt
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -212,13 +213,6 @@ def bar(share: float, cells: int = _BAR) -> str:
     """A share as a bar."""
     full = round(cells * min(1.0, max(0.0, share)))
     return "█" * full + "░" * (cells - full)
-
-
-def cut(text: str, width: int) -> str:
-    """What of a line fits."""
-    while render.cells(text) > max(width, 1):
-        text = text[:-1]
-    return text
 
 
 def mean(values: Sequence[float]) -> float:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.app import render
+from outrider.app.command import Command
 from outrider.app.commands import _measured, _prompts
 from outrider.app.options import EngineOptions, engine_options
 from outrider.core import protocol
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 _TOKENS = 128
 _QUICK_TOKENS = 48
+_MOST = 1024  # answers at once
+_HELPS = {
+    "temperature": "0 is greedy, 0.7 usual, above 1 wild.  [default: 0]",
+    "max_tokens": f"Tokens of an answer.  [default: {_TOKENS}; {_QUICK_TOKENS} with --quick]",
+    "seed": "What sampled answers are drawn with.  [default: 0]",
+}
 _EPILOG = f"""\b
 Examples:
   outrider bench --quick                          one prompt of each category, a minute or two
@@ -31,13 +38,13 @@ A line of a prompts file:
 Lines of MT-bench and Spec-Bench are read too: question_id for the id, prompt for a single turn."""
 
 
-def _counts(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[int]:
+def _counts(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> list[int]:
     try:
-        counts = [int(word) for word in _measured.words(value)]
+        counts = [int(word) for word in _measured.words(*values)]
     except ValueError:
         counts = [0]
-    if any(count < 1 for count in counts):
-        raise render.WrongUsage(f"--batch must be numbers from 1, such as 1,4,16, not {value!r}.")
+    if any(not 1 <= count <= _MOST for count in counts):
+        raise render.WrongUsage(f"--batch must be numbers from 1 to {_MOST}, such as 1,4,16, not {','.join(values)!r}.")
     return counts
 
 
@@ -70,12 +77,12 @@ class _Files:
             click.echo(_bench.as_text(data))
 
 
-@click.command(epilog=_EPILOG)
-@engine_options(without=("system", "rule", "stop"), measuring=True)
-@click.option("--drafters", "names", metavar="A,B", help="Which drafters to measure.  [default: auto and all that fit]")
+@click.command(cls=Command, epilog=_EPILOG)
+@engine_options(without=("drafter", "system", "rule", "stop"), helps=_HELPS, measuring=True)
+@_measured.drafters_option
 @click.option("--prompts", metavar="FILE", help="Own prompts, one JSON object a line.  [default: the bundled ones]")
-@click.option("--categories", metavar="A,B", help="Only prompts of these categories.  [default: all]")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N prompts of each category.")
+@_measured.categories_option
+@click.option("--limit", type=click.IntRange(1, 1_000_000), metavar="N", help="At most N prompts of each category.")
 @click.option(
     "--repeats", type=click.IntRange(1, 100), default=1, show_default=True, metavar="N", help="Measure N times."
 )
@@ -84,6 +91,7 @@ class _Files:
 @click.option("--plot", "plot_to", metavar="FILE.svg", help="Draw the ratios, with their intervals.")
 @click.option(
     "--batch",
+    multiple=True,
     metavar="N,N",
     callback=_counts,
     help="Also N answers at once, plain and with the first drafter: total tokens per second and memory.",
@@ -96,9 +104,9 @@ class _Files:
 )
 def bench(
     options: EngineOptions,
-    names: str | None,
+    names: list[str],
     prompts: str | None,
-    categories: str | None,
+    categories: tuple[str, ...],
     limit: int | None,
     repeats: int,
     json_to: str | None,
@@ -115,7 +123,7 @@ def bench(
     Ctrl-C ends it early with what was measured by then; pressed twice it ends at once.
     """
     chosen = _prompts.choose(
-        _prompts.read(prompts), _measured.words(categories), 1 if quick and limit is None else limit
+        _prompts.read(prompts), _measured.words(*categories), 1 if quick and limit is None else limit
     )
     if batch and options.model.exact:
         raise render.WrongUsage("--batch and --exact exclude each other.", "Exact mode makes one answer at a time.")
@@ -126,12 +134,8 @@ def bench(
     sampling.max_tokens = sampling.max_tokens or (_QUICK_TOKENS if quick else _TOKENS)
     from outrider.app.commands import _engine
 
-    wanted = [name.replace("-", "_") for name in _measured.words(names)]
-    if not wanted and options.drafter.name != "auto":
-        wanted = [options.drafter.name]
-
     async def work(session: Session) -> None:
-        drafters = await _measured.riders(session, options, wanted, free=quick)
+        drafters = await _measured.riders(session, options, names, free=quick)
         request = protocol.Bench(
             id=session.client.number(),
             model=options.model,

@@ -8,6 +8,7 @@ import sys
 import click
 
 from outrider.app import names, render
+from outrider.app.command import Command
 from outrider.app.config import FIELDS
 from outrider.app.options import EngineOptions, engine_options, think_option
 
@@ -26,15 +27,18 @@ First keys:
   F1 help · F2 next drafter · F3 drafting on or off · F4 marks · ctrl+q quits"""
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @engine_options(warn=False)
 @think_option
-@click.option("--continue", "-c", "last", is_flag=True, help="Go on with the chat that was last written in.")
+@click.option(
+    "--continue", "-c", "last", is_flag=True, help="Go on with the chat last written in that no other window has open."
+)
 @click.option(
     "--resume",
     metavar="ID",
     shell_complete=names.complete_chat,
-    help="Go on with this chat from `outrider chats list`; `last` is the newest.",
+    help="Go on with this chat from `outrider chats list`, with a copy of it if another window has it open. "
+    "`last` is the same as --continue.",
 )
 @click.option("--private", is_flag=True, help="Save nothing of this chat.")
 @click.option(
@@ -58,7 +62,7 @@ def chat(
     from outrider.app.chat import ChatOptions, run_chat
     from outrider.app.commands import _resume
 
-    known = _resume.find_chat(resume, last=last, private=private)
+    known, notice = _resume.find_chat(resume, last=last, private=private)
     if known is not None:
         options, think = _resume.resumed(options, think, known)
     chosen = ChatOptions(
@@ -69,8 +73,9 @@ def chat(
         options.rule,
         think,
         resume=known.id if known else "",
+        notice=notice,
         private=private,
-        welcome=not (plain or private or known) and _meets_nobody(options),
+        welcome=not (plain or private or known or notice) and _meets_nobody(options),
         profile_ui=profile_ui or "",
         asked=options.asked,
     )

@@ -12,10 +12,12 @@ from pathlib import Path
 import click
 
 from outrider.app import names, render
+from outrider.app.command import Group
 from outrider.app.store.chats import Store
 from outrider.app.store.problems import StoreError
 from outrider.app.store.records import Hit, Row, Whole, short
 from outrider.app.store.writing import FORMATS, kind_of, write_file, written
+from outrider.core.bounded import TooLong, read_all, read_path
 
 _EPILOG = """\b
 Examples:
@@ -30,11 +32,12 @@ Examples:
 ID is the end of a name from `chats list`, as much of it as tells it from the others, or `last`.
 `outrider --resume ID` goes on with a chat."""
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
-_LIMIT = click.IntRange(min=1)
+_LIMIT = click.IntRange(1, 1_000_000)
+_LONGEST = 256_000_000  # bytes of an import
 _FOUND = "1"  # SGR code of words that were searched for
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Group, epilog=_EPILOG)
 def chats() -> None:
     """Chats so far: list, search, show, export, import, rm."""
 
@@ -185,6 +188,9 @@ def remove_chats(ids: tuple[str, ...], yes: bool, undo: bool, as_json: bool) -> 
         else:
             names = [store.resolve(word) for word in ids]
             rows = {row.id: row for row in store.chats()}
+            if used := [rows[name] for name in names if rows[name].in_use]:
+                what = render.printable(f"“{used[0].title}” ({short(used[0].id)}) is open in another Outrider window.")
+                raise render.Failure(what, "Close it there first; nothing was deleted.")
             if not yes:
                 _confirm([rows[name] for name in names])
             changed = [store.delete_chat(name) for name in dict.fromkeys(names)]
@@ -221,7 +227,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _found(hit: Hit) -> str:
     """Where it is, and the words around it; found ones bold on a terminal."""
     text, end = "", 0
-    bold = render.is_terminal(sys.stdout) and "NO_COLOR" not in os.environ
+    bold = render.is_screen(sys.stdout) and "NO_COLOR" not in os.environ
     for start, stop in hit.marked:
         text += render.printable(hit.snippet[end:start])
         word = render.printable(hit.snippet[start:stop])
@@ -252,4 +258,10 @@ def _spoken(whole: Whole, marks: bool) -> str:
 
 
 def _read(path: Path) -> bytes:
-    return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    """A file to import, or stdin. Raises StoreError for one that is too long."""
+    try:
+        return read_all(sys.stdin.buffer, _LONGEST) if str(path) == "-" else read_path(path, _LONGEST)
+    except TooLong:
+        raise StoreError(
+            f"It is longer than {render.size(_LONGEST)}.", "Is it the right file? Else split it."
+        ) from None

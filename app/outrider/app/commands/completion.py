@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from outrider.app import render
+from outrider.app.command import Command
 
 _WHERE = {
     "bash": 'eval "$(outrider completion bash)"     in ~/.bashrc',
@@ -14,7 +15,7 @@ _WHERE = {
 _EPILOG = "\b\nExamples:\n" + "\n".join(f"  {words}" for words in _WHERE.values())
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.argument("shell", type=click.Choice(tuple(_WHERE)))
 def completion(shell: str) -> None:
     """Print what makes SHELL complete commands, options and values."""

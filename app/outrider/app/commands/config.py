@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from outrider.app import render
+from outrider.app.command import Group
 from outrider.app.config import FIELDS, Asked, Fault, Settings
 from outrider.app.config.change import put, take_out
 from outrider.app.config.edit import CannotEdit, replace
@@ -43,7 +44,7 @@ def _keys(_context: click.Context, _parameter: click.Parameter, incomplete: str)
 _KEY = click.argument("key", shell_complete=_keys)
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Group, epilog=_EPILOG)
 def config() -> None:
     """Settings: init, show, edit, path, check, set, unset, schema."""
 

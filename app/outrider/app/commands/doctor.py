@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.app import plugins, render
+from outrider.app.command import Command
 from outrider.app.config import Asked
 from outrider.app.config.read import config_file
 from outrider.core import paths, protocol
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _MEND = "outrider config edit"
 
 
-@click.command(epilog="Example: outrider doctor --json")
+@click.command(cls=Command, epilog="Example: outrider doctor --json")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 def doctor(as_json: bool) -> None:
     """Look at terminal, folders, plugins, engine and GPU: what is wrong and how to mend it.

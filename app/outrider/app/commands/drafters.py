@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.app import names, render
+from outrider.app.command import Group
 from outrider.app.commands import _drafters, _prompts
 from outrider.app.options import configured_model, drafter_option
 from outrider.core import protocol
@@ -43,7 +44,7 @@ _weights = click.option(
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Group, epilog=_EPILOG)
 def drafters() -> None:
     """Drafters, the methods that guess ahead: list, show, test."""
 
@@ -97,7 +98,12 @@ def show(name: str, model: str, drafter_weights: str | None, as_json: bool) -> N
 )
 @click.option("--max-tokens", type=click.IntRange(4, 4096), default=_TOKENS, show_default=True, metavar="N",
               help="Tokens of each answer.")  # fmt: skip
-@click.option("--draft-tokens", type=click.IntRange(1, 63), metavar="K", help="Length of a draft.  [default: usual]")
+@click.option(
+    "--draft-tokens",
+    type=click.IntRange(1, protocol.MOST_DRAFTED),
+    metavar="K",
+    help="Length of a draft.  [default: usual]",
+)
 @click.option("--device", default="auto", show_default=True, metavar="D", help="auto, cpu, cuda or cuda:N.")
 @click.option("--dtype", default="auto", show_default=True, metavar="T", help="auto, fp32, bf16 or fp16.")
 @click.option("--conformance", is_flag=True, help="Check that it keeps the drafting contract instead.")

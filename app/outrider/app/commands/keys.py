@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.app import render
+from outrider.app.command import Command
 from outrider.app.config import Asked
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Examples:
   outrider config set keys.bind.new alt+n          a key of your own"""
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.option("--preset", type=click.Choice(_PRESETS), help="Show a preset alone, without your own keys.")
 @click.option("--press", is_flag=True, help="Show the name and the use of every key that you press.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -35,7 +36,7 @@ Examples:
 def keys(preset: str | None, press: bool, as_json: bool, markdown: bool) -> None:
     """Keys of the chat: every action with its keys, its letters and its slash command.
 
-    LEADER is the letter after ctrl+o, REPLY one that works while a reply has the focus. The ACTION's name is what
+    LEADER is the letter after ctrl+o, REPLY what is typed while a message has the focus (alt+up). The ACTION's name is what
     keys.bind in the settings wants. Keys that this terminal may keep for itself are named below the table.
     """
     from outrider.app.chat.keymap import build, keymap, shown
@@ -78,7 +79,7 @@ def _rows(found: Keymap, environ: Mapping[str, str]) -> list[dict[str, Any]]:
             "title": action.title,
             "keys": list(action.keys),
             "empty_prompt": list(action.empty_prompt),
-            "reply": list(action.on_message),
+            "reply": list(action.letters),
             "leader": action.leader,
             "slash": f"/{action.slash} {action.argument}".rstrip() if action.slash else "",
             "risky": [name for name in action.keys if risky(name)],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.app import names, render
+from outrider.app.command import Group
 from outrider.app.commands import _catalogue
 from outrider.app.options import loading_options
 from outrider.core import protocol
@@ -28,7 +29,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead
 _NAME = click.argument("name", shell_complete=names.complete_model)
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Group, epilog=_EPILOG)
 def models() -> None:
     """Local and catalogue models: list, pull, show, rm."""
 
@@ -84,7 +85,8 @@ def pull_model(name: str, as_json: bool) -> None:
     """Bring model NAME into the local library.
 
     NAME is a name from `outrider models list --all`, or a hub id: ORG/NAME, with :LABEL for one quantisation of a
-    repository of GGUF files and @REVISION for a branch, tag or commit, as in ORG/NAME:Q8_0@main.
+    repository of GGUF files and @REVISION for a branch, tag or commit, as in ORG/NAME:Q8_0@main. The address of its page
+    on the hub, or of a file there, will do too.
 
     What is here already is not fetched again, a stopped pull goes on where it ended, and a broken download is never used.
     """
@@ -94,12 +96,17 @@ def pull_model(name: str, as_json: bool) -> None:
         if stopped.exit_code == _INTERRUPTED:
             render.say("Stopped. What came from the model hub is kept: pull again to go on, `models rm` to delete it.")
         raise
+    state = "here" if row.unsupported or row.problem else "ready"
     if as_json:
         render.echo_json(_full(row))
     else:
-        click.echo(render.printable(f"{row.name} is ready: {render.size(row.nbytes)} at {row.path}"))
+        click.echo(render.printable(f"{row.name} is {state}: {render.size(row.nbytes)} at {row.path}"))
     if row.note:
         render.say(f"Note: {row.note}")
+    if row.unsupported:
+        render.say(f"Warning: it cannot be run: {row.unsupported}.")
+    if row.problem:
+        raise render.Failure(f"It cannot be used: {row.problem}", f"`outrider models rm {row.name}` deletes it.")
 
 
 @models.command("rm", epilog="Example: outrider models rm starter --yes")
@@ -150,7 +157,9 @@ def _state(row: protocol.ModelRow) -> str:
         return "broken"
     if row.partial:
         return "partly here"
-    return "here" if row.path else "not supported yet" if row.unsupported else "can be pulled"
+    if row.path:
+        return "here, but it cannot be run" if row.unsupported else "here"
+    return "not supported yet" if row.unsupported else "can be pulled"
 
 
 def _arrived(row: protocol.ModelRow) -> str:

@@ -8,6 +8,7 @@ import click
 
 from outrider.app import plugins as packages
 from outrider.app import render
+from outrider.app.command import Group
 
 _EPILOG = """\b
 Examples:
@@ -17,7 +18,7 @@ Examples:
   outrider plugins remove outrider-echo"""
 
 
-@click.group(epilog=_EPILOG)
+@click.group(cls=Group, epilog=_EPILOG)
 def plugins() -> None:
     """Packages that bring drafters: list, install, remove."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from outrider.app import render
+from outrider.app.command import Command
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -30,7 +31,7 @@ def _complete(_context: click.Context, _parameter: click.Parameter, incomplete: 
     return [*map(CompletionItem, names)] or [CompletionItem(incomplete, type="file")]
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.argument("file", shell_complete=_complete)
 @click.option(
     "--format",

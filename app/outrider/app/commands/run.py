@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -15,23 +17,26 @@ from typing import TYPE_CHECKING
 import click
 
 from outrider.app import render
+from outrider.app.command import Command
 from outrider.app.options import EngineOptions, engine_options, think_option
 from outrider.core import paths, protocol
+from outrider.core.bounded import TooLong, read_all
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session
     from outrider.app.progress import ProgressLine
 
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[^`]*$")
+_SILENCE = 1.0  # seconds without a byte on standard input after which that is said
 _EPILOG = """\b
 Examples:
   outrider run "Why is the sky blue?"
   outrider run --temperature 0 --max-tokens 32 --json "What is the capital of France?"
   outrider run "Summarise this:" < notes.txt       the file is appended to the prompt
-  git diff | outrider run "Write a commit message."
-  outrider run -f src/main.py "What does this do?"  text files, as many as you like
-  outrider run -x "A shell loop over all PNGs" > loop.sh
-  outrider run --raw "Once upon a time"            no chat template, just more text
+  git log -1 --format=%B | outrider run "Say this in one sentence:"
+  outrider run -f main.py "What does this file do, in one sentence?"
+  outrider run -x "Write a Python function that adds two numbers." > add.py
+  outrider run --raw --max-tokens 64 "Once upon a time"   no chat template, just more text
   outrider run --drafter prompt_lookup --stats "…" tokens per pass and speed on stderr
 
 \b
@@ -39,7 +44,7 @@ In a terminal the answer is rendered as Markdown; a pipe or file gets it as it w
 Exit codes: 0 done · 1 failed, or -x found no code · 2 wrong usage · 130 interrupted"""
 
 
-@click.command(epilog=_EPILOG)
+@click.command(cls=Command, epilog=_EPILOG)
 @click.argument("prompt", nargs=-1, metavar="[PROMPT]")
 @engine_options()
 @think_option
@@ -116,7 +121,8 @@ def _read_prompt(words: tuple[str, ...], *, raw: bool, needed: bool) -> str:
         )
     parts = list(words)
     if sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty():
-        piped = sys.stdin.buffer.read().decode("utf-8-sig", "replace")
+        _say_if_silent(prompt=bool(words))
+        piped = _piped()
         parts.append(piped if raw else piped.rstrip("\r\n"))
     text = "\n\n".join(part for part in parts if part.strip())
     if not text and needed:
@@ -124,6 +130,35 @@ def _read_prompt(words: tuple[str, ...], *, raw: bool, needed: bool) -> str:
             "There is no prompt.", 'Give one, as in outrider run "Why is the sky blue?", or pipe text in.'
         )
     return text
+
+
+def _say_if_silent(*, prompt: bool) -> None:
+    """Say that standard input is waited for, if it is an open pipe and nothing comes for a second."""
+    try:
+        ready, _, _ = select.select([sys.stdin], [], [], _SILENCE)
+    except (OSError, ValueError):  # no descriptor behind it, or one that cannot be waited for, as on Windows
+        return
+    if not ready:
+        hint = " To answer PROMPT alone, add < /dev/null." if prompt else ""
+        render.say(
+            "Note: Waiting for standard input: it is an open pipe that nothing comes from yet.",
+            f"The prompt is complete when the pipe closes.{hint}",
+        )
+
+
+def _piped() -> str:
+    """All of stdin, as text. Raises WrongUsage for more than a model can be given, and for what is no text."""
+    from outrider.app.chat.input.attach import LIMIT, Refused, decoded
+
+    name = "What was piped in"
+    try:
+        return decoded(read_all(sys.stdin.buffer, LIMIT), name, "… | iconv -f LATIN1 -t UTF-8 | outrider run")
+    except TooLong:
+        raise render.WrongUsage(
+            f"{name} is longer than {render.size(LIMIT)}, and that is the most.", "Pipe the part in that matters."
+        ) from None
+    except Refused as error:
+        raise render.WrongUsage(error.message, error.hint) from error
 
 
 class _Display:
@@ -288,24 +323,48 @@ async def _answer(
     finally:
         display.end()
     assert report is not None  # the stream ends with Done or raises
+    _conclude(report, display.code(), output, stopped=session.stopped)
+
+
+def _conclude(report: protocol.Report, code: str | None, output: _Output, *, stopped: int) -> None:
+    """What comes behind the answer itself. Raises Failure."""
+    for note, hint in _notes(report):
+        render.say(note, hint)
     if output.code:
-        _print_code(display.code(), stopped=session.stopped)
+        _print_code(code, report.text, stopped=stopped)
     if output.as_json:
         render.echo_json(report, pretty=False)
     if output.stats:
         render.say(_stats_line(report))
     if report.finish == "error":
         raise render.Failure("The answer broke off.", f"{paths.engine_log()} may say why.")
-    if report.thinking and not report.text and not session.stopped:
+    if report.thinking and not report.text and not stopped:
         render.say("The model thought, but gave no answer.", "Allow more --max-tokens, or ask with --no-think.")
 
 
-def _print_code(code: str | None, *, stopped: int) -> None:
+def _print_code(code: str | None, answer: str, *, stopped: int) -> None:
     if code is None:
         if stopped:
             return
-        raise render.Failure("The answer has no code block.", "Without -x it is printed as it is.")
+        render.say(answer)
+        raise render.Failure("The answer has no code block.", "It is above, on stderr; without -x it goes to stdout.")
     click.echo(render.printable(code) if render.is_terminal(sys.stdout) else code, nl=False)
+
+
+def _notes(report: protocol.Report) -> Iterator[tuple[str, str]]:
+    """What a reader should know of an answer that does not show in its text, each with what to do about it."""
+    if report.limit == "tokens":
+        yield f"Note: The answer was cut off at {len(report.token_ids)} tokens.", "A larger --max-tokens lets it go on."
+    elif report.limit == "context":
+        yield (
+            "Note: The answer was cut off because the context is full.",
+            "A shorter prompt leaves more room; so does a larger --context, up to what the model was made for.",
+        )
+    if report.loops:
+        yield (
+            "Note: The answer repeats itself over and over, so its speed says nothing about other answers.",
+            "A --repeat-penalty of 1.1, another --temperature or a larger model may help.",
+        )
 
 
 def _messages(system: str | None, text: str) -> list[protocol.Message]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.app import render
+from outrider.app.command import Command
 from outrider.app.commands import _measured, _runs, _training
-from outrider.app.options import EngineOptions, engine_options
+from outrider.app.options import EngineOptions, Number, engine_options, once
 from outrider.core import protocol
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ Examples:
   outrider train export last --full --to FOLDER   the whole drafter, as other engines read it
 
 Nothing is lost on Ctrl-C, a crash or a power cut: --resume goes on, and comes to the same weights."""
+_YEAR = 365 * 86400.0  # seconds
 _NEWEST = "newest"  # of the runs of a method
 _LONGEST = protocol.TrainOrder(method="", folder="").longest  # tokens of a text, where nothing is said
 
@@ -63,6 +65,8 @@ def _budget(_context: click.Context, _parameter: click.Parameter, value: str | N
         found = 0.0
     if found <= 0:
         raise render.WrongUsage(f"--budget {value} is no time.", "Write 10m, 2h or 1h30m.")
+    if found > _YEAR:
+        raise render.WrongUsage(f"--budget {value} is longer than a year.", "Write 10m, 2h or 1h30m.")
     return found
 
 
@@ -72,11 +76,12 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: tuple
         name, equals, told = value.partition("=")
         if not equals or not name.strip():
             raise render.WrongUsage(f"--option must be NAME=VALUE, such as words=8192, not {value!r}.")
+        once(found, name.strip(), "--option", "name")
         found[name.strip()] = told.strip()
     return found
 
 
-class _Train(click.Command):
+class _Train(Command):
     """`runs` and `export` stand where a method would."""
 
     def make_context(
@@ -90,10 +95,10 @@ class _Train(click.Command):
 
 @click.command(cls=_Train, epilog=_EPILOG)
 @click.argument("method", metavar="METHOD")
-@engine_options(without=_NOT, measuring=True)
+@engine_options(without=_NOT, helps={"seed": "What answers and training draw with: the same seed, the same drafter."}, measuring=True)
 @click.option("--budget", metavar="TIME", callback=_budget, help="Plan all of it to take about so long: 10m, 2h.")
 @click.option(
-    "--answers", type=click.IntRange(min=1), metavar="N", help="Answer N prompts.  [default: all, or by budget]"
+    "--answers", type=click.IntRange(1, 1_000_000), metavar="N", help="Answer N prompts.  [default: all, or by budget]"
 )
 @click.option("--prompts", metavar="FILE", help="Own prompts, one JSON object a line.  [default: bundled ones]")
 @click.option("--chats", is_flag=True, help="Begin with what you asked in your own chats. Nothing leaves this machine.")
@@ -102,27 +107,36 @@ class _Train(click.Command):
 )
 @click.option("--text", metavar="FILE", help="Learn from a text file instead of the model's own answers.")
 @click.option(
-    "--answer-temperature", type=click.FloatRange(0, 2), default=0.7, show_default=True, help="Of its answers."
+    "--answer-temperature", type=Number(0, 2), default=0.7, show_default=True, help="How freely the model answers."
 )
 @click.option(
-    "--answer-tokens", type=click.IntRange(8, 4096), default=256, show_default=True, help="Of an answer, at most."
+    "--answer-tokens",
+    type=click.IntRange(8, 4096),
+    default=256,
+    show_default=True,
+    help="Tokens of an answer, at most.",
 )
-@click.option("--epochs", type=click.FloatRange(0.01), metavar="N", help="How often the data is gone through.")
+@click.option("--epochs", type=Number(0.01, 1000), metavar="N", help="How often the data is gone through.")
 @click.option(
     "--rate",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     metavar="R",
     help="Learning rate at its highest.  [default: 1e-3, a quarter of it with --continue-from]",
 )
 @click.option(
-    "--option", "method_options", multiple=True, metavar="NAME=VALUE", callback=_options, help="Of the method."
+    "--option",
+    "method_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_options,
+    help="A setting of the method's own.",
 )
 @click.option(
     "--continue-from",
     metavar="FOLDER",
     help="Begin with this drafter instead of a fresh one; with --context N it learns from texts of up to N tokens.",
 )
-@click.option("--out", metavar="FOLDER", help="Of the run.  [default: a fresh one in the data folder]")
+@click.option("--out", metavar="FOLDER", help="Where the run is kept.  [default: a fresh folder in the data folder]")
 @click.option(
     "--resume",
     is_flag=False,
@@ -144,7 +158,7 @@ def train(options: EngineOptions, method: str, json_to: str | None, **told: Any)
     from outrider.app.commands import _engine
 
     async def work(session: Session) -> dict[str, Any]:
-        curve = _training.Curve(sys.stderr, terminal=render.is_terminal(sys.stderr))
+        curve = _training.Curve(sys.stderr, terminal=render.is_screen(sys.stderr))
         curve.course.recall(Path(request.order.folder))
         request.id = session.client.number()
         session.cancel_first(request.id, _PATIENCE)
@@ -172,7 +186,7 @@ def train(options: EngineOptions, method: str, json_to: str | None, **told: Any)
     _engine.with_engine(work)
 
 
-@click.command("runs", epilog="Example: outrider train runs --json")
+@click.command(cls=Command, name="runs", epilog="Example: outrider train runs --json")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def runs(as_json: bool) -> None:
     """List the runs that are kept in the data folder, the one last worked on first."""
@@ -197,7 +211,7 @@ def runs(as_json: bool) -> None:
     click.echo(render.table(("RUN", "METHOD", "MODEL", "CHANGED", "TOK/PASS", "STATE"), rows, right=(4,)))
 
 
-@click.command("export", epilog="Example: outrider train export last --full --to eagle-for-my-model")
+@click.command(cls=Command, name="export", epilog="Example: outrider train export last --full --to eagle-for-my-model")
 @click.argument("run", metavar="RUN")
 @click.option("--to", required=True, metavar="FOLDER", help="A new folder.")
 @click.option("--full", is_flag=True, help="With all that equals the model's own weights, as other engines need it.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outrider.app import render
+from outrider.app.command import Command
 from outrider.app.commands import _measured, _prompts
 from outrider.app.options import EngineOptions, engine_options
 from outrider.core import protocol
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from outrider.app.commands._engine import Session
 
 _TOKENS, _QUICK_TOKENS = 128, 32
+_HELPS = {
+    "temperature": "Of the sampled answers; at 0 only greedy ones are compared.  [default: 0.8]",
+    "max_tokens": f"Tokens of an answer.  [default: {_TOKENS}; {_QUICK_TOKENS} with --quick]",
+    "seed": "What sampled answers are drawn with.  [default: 0]",
+}
 _EPILOG = f"""\b
 Examples:
   outrider verify                                 all drafters of the starter, a few minutes
@@ -27,34 +33,14 @@ A line of a prompts file:
   {_prompts.EXAMPLE}"""
 
 
-def _names(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> list[str]:
-    names = [value.strip().replace("-", "_") for value in values]
-    if not all(names):
-        raise render.WrongUsage("--drafter must not be empty.")
-    if names and set(names) == {"none"}:
-        raise render.WrongUsage(
-            "--drafter none leaves nothing to compare: plain decoding is what drafters are compared with.",
-            "Name a drafter of `outrider drafters list`, or leave --drafter out.",
-        )
-    return names
-
-
-@click.command(epilog=_EPILOG)
-@engine_options(without=("drafter", "system"), measuring=True)
-@click.option(
-    "--drafter",
-    "-d",
-    "names",
-    multiple=True,
-    metavar="D",
-    callback=_names,
-    help="A drafter to compare, may be given more than once.  [default: auto and all that fit]",
-)
+@click.command(cls=Command, epilog=_EPILOG)
+@engine_options(without=("drafter", "system"), helps=_HELPS, measuring=True)
+@_measured.drafters_option
 @click.option("--prompts", metavar="FILE", help="Own prompts, one JSON object a line.  [default: a few bundled ones]")
-@click.option("--categories", metavar="A,B", help="Only prompts of these categories.  [default: all]")
+@_measured.categories_option
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 1_000_000),
     metavar="N",
     help="At most N prompts of each category.  [default: 1 of the bundled ones, all of a file]",
 )
@@ -64,7 +50,7 @@ def verify(
     options: EngineOptions,
     names: list[str],
     prompts: str | None,
-    categories: str | None,
+    categories: tuple[str, ...],
     limit: int | None,
     json_to: str | None,
     quick: bool,
@@ -76,6 +62,11 @@ def verify(
     nothing in fp32 too, it is a near-tie that rounding decided, and no error; anything else ends with exit code 1. With
     --exact nothing may differ at all. Ctrl-C ends it early with what was compared by then.
     """
+    if names and set(names) == {"none"}:
+        raise render.WrongUsage(
+            "--drafter none leaves nothing to compare: plain decoding is what drafters are compared with.",
+            "Name a drafter of `outrider drafters list`, or leave --drafter out.",
+        )
     if options.rule == "typical":
         raise render.WrongUsage(
             "--rule typical is lossy by design: it keeps tokens that the model alone would not have written.",
@@ -83,7 +74,7 @@ def verify(
         )
     if limit is None and prompts is None:
         limit = 1
-    chosen = _prompts.choose(_prompts.read(prompts), _measured.words(categories), limit)
+    chosen = _prompts.choose(_prompts.read(prompts), _measured.words(*categories), limit)
     _measured.check_writable("json", json_to)
     sampling = options.sampling
     sampling.max_tokens = sampling.max_tokens or (_QUICK_TOKENS if quick else _TOKENS)

@@ -94,6 +94,8 @@ class Field:
             problem = protocol.Sampling(**{self.name: made}).problem()
             if problem:
                 raise ValueError(problem.removeprefix("--").partition(" ")[2])
+        if isinstance(made, dict) and (number := protocol.too_large(made)) is not None:
+            raise ValueError(f"holds {shown(number)}, which is beyond any number that is of use.")
         if isinstance(made, str) and not made.strip() and self.path != "chat.system":
             raise ValueError("must not be empty.")
         return made

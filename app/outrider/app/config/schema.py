@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from outrider.core import protocol
+
 DEFAULT = "default"
 Unset = Literal["default"]
-Count = Annotated[int, Meta(ge=1)]
+Tokens = Annotated[int, Meta(ge=protocol.LEAST_CONTEXT, le=protocol.MOST_TOKENS)]
+Threads = Annotated[int, Meta(ge=1, le=protocol.most_threads())]  # of this machine
 Theme = Literal[
     "auto",
     "dark",
@@ -118,9 +121,9 @@ class Engine(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "auto"
     context: Annotated[
-        Count | Unset, Meta(description="Tokens of context.", extra={"unset": "what model and memory allow"})
+        Tokens | Unset, Meta(description="Tokens of context.", extra={"unset": "what model and memory allow"})
     ] = DEFAULT
-    threads: Annotated[Count | Unset, Meta(description="CPU threads.", extra={"unset": "chosen"})] = DEFAULT
+    threads: Annotated[Threads | Unset, Meta(description="CPU threads.", extra={"unset": "chosen"})] = DEFAULT
 
 
 class Drafting(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -140,7 +143,7 @@ class Drafting(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
         dict[str, Any], Meta(description="Settings of the drafter's own, such as { tree = 'chain' }.")
     ] = {}
     draft_tokens: Annotated[
-        Annotated[int, Meta(ge=1, le=1024)] | Unset,
+        Annotated[int, Meta(ge=1, le=protocol.MOST_DRAFTED)] | Unset,
         Meta(description="Draft exactly this many tokens a round.", extra={"unset": "chosen by measurement"}),
     ] = DEFAULT
     rule: Annotated[
@@ -174,11 +177,11 @@ class Sampling(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
         float | Unset, Meta(description="Drop tokens below P times the likeliest one's probability.", extra=_OWN)
     ] = DEFAULT
     repeat_penalty: Annotated[float | Unset, Meta(description="Above 1 makes repetition rarer.", extra=_OWN)] = DEFAULT
-    presence_penalty: Annotated[
-        float | Unset, Meta(description="Taken off every token that was used.", extra={"unset": "0"})
-    ] = DEFAULT
+    presence_penalty: Annotated[float | Unset, Meta(description="Taken off every token that was used.", extra=_OWN)] = (
+        DEFAULT
+    )
     frequency_penalty: Annotated[
-        float | Unset, Meta(description="Taken off for each time a token was used.", extra={"unset": "0"})
+        float | Unset, Meta(description="Taken off for each time a token was used.", extra=_OWN)
     ] = DEFAULT
     seed: Annotated[
         int | Unset, Meta(description="Same seed, same text, whoever drafts.", extra={"unset": "a fresh one"})

@@ -7,9 +7,13 @@ nothing is written over. Chats are kept and gone on with as on the screen.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
 
 from outrider.app.chat import ChatOptions
+from outrider.core import terminal
 
 
 def run_linear(options: ChatOptions) -> int:
@@ -18,11 +22,31 @@ def run_linear(options: ChatOptions) -> int:
     from outrider.app.linear.reader import Reader
 
     desk, reader = Desk(options, sys.stdout), Reader(sys.stdin, sys.stdout)
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner, _given_back():
+        loop = runner.get_loop()
         try:
-            runner.run(desk.begin())
+            with reader.listening(loop):
+                runner.run(desk.begin())
             while not desk.left and (text := reader.ask(desk.prompts, desk.take_typed())) is not None:
-                runner.run(desk.take(text))
+                with reader.listening(loop):
+                    runner.run(desk.take(text))
         finally:
             runner.run(desk.close())
     return desk.code
+
+
+@contextlib.contextmanager
+def _given_back() -> Iterator[None]:
+    """The terminal edits lines as before, however the chat ends."""
+    if not sys.stdin.isatty() or sys.platform == "win32":
+        yield
+        return
+    import termios
+
+    before = termios.tcgetattr(sys.stdin.fileno())
+    terminal.take(sys.stdin.fileno(), before, None, terminal.LINES if sys.stdout.isatty() else "")
+    terminal.restore_on((signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGABRT))
+    try:
+        yield
+    finally:
+        terminal.give_back()

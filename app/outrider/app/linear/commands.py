@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from outrider.app.chat.actions import ACTIONS
 from outrider.app.chat.compare.runner import Asker, Stopped
 from outrider.app.chat.compare.verifying import Verifier, last_turn, messages_before, refusal
+from outrider.app.chat.context import is_full, why_not_carry_over
 from outrider.app.chat.helptext import having, sections
 from outrider.app.chat.input.attach import Refused as NoText
 from outrider.app.chat.input.attach import estimate, label, read_file
@@ -123,10 +124,26 @@ def _regenerate(desk: Desk, words: str) -> None:
 
 def _keep_going(desk: Desk, words: str) -> None:
     turn = _last(desk)
-    if turn is None or desk.session.branches.can_go_on(turn) is None:
+    if turn is not None and turn.reply is not None and is_full(turn.reply, desk.session.branches.room):
+        desk.stage.line("The context is full. /new begins a new chat, /carry-over one with the newest turns.")
+    elif turn is None or desk.session.branches.can_go_on(turn) is None:
         desk.stage.line("There is no reply that was cut.")
     else:
         desk.session.branches.keep_going(turn)
+
+
+def _carry_over(desk: Desk, words: str) -> None:
+    if reason := why_not_carry_over(desk.session):
+        desk.stage.line(f"Not now: {reason}.")
+    else:
+        desk.stage.spawn(_carried_over(desk))
+
+
+async def _carried_over(desk: Desk) -> None:
+    try:
+        desk.stage.line(await desk.session.branches.carry_over())
+    except StoreError as error:
+        desk.stage.line(f"{error.message} {error.hint}".strip())
 
 
 def _choose(by: int) -> Own:
@@ -231,6 +248,8 @@ HERE: dict[str, Own | None] = {
     "edit": _edit,
     "regenerate": _regenerate,
     "keep_going": _keep_going,
+    "carry_over": _carry_over,
+    "larger_context": None,
     "older_branch": _choose(-1),
     "newer_branch": _choose(1),
     "delete": _delete,

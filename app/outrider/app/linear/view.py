@@ -7,7 +7,9 @@ from collections.abc import Coroutine
 from time import monotonic
 from typing import Any, TextIO
 
+from outrider.app.chat.actions import BY_ID
 from outrider.app.chat.clean import harmless
+from outrider.app.chat.context import cut_words
 from outrider.app.chat.problem import Problem
 from outrider.app.chat.session import Session, State
 from outrider.app.chat.talk import Chat, End, Reply, Turn
@@ -16,7 +18,6 @@ from outrider.app.store.keeper import Keeper
 
 _PATIENCE = 10.0  # seconds after which it is said how far something is
 _ENDS = {
-    End.LENGTH: "The reply came to its length limit.",
     End.STOPPED: "Stopped. What was written is kept.",
     End.INTERRUPTED: "The reply was interrupted. What was written is kept.",
 }
@@ -146,11 +147,19 @@ class LinearView:
         self._say(reply, self._sentences.add(self._fresh(reply)) + self._sentences.rest())
         if self._open:
             self._write("\n")
-        if reply.end in _ENDS:
-            self.line(_ENDS[reply.end])
+        self._end(reply)
         if reply.report is not None:
             self.line(speech.figures(reply.report))
         self.line()
+
+    def _end(self, reply: Reply) -> None:
+        """Say how a reply ended that is not whole."""
+        assert self.session is not None
+        if reply.end is End.LENGTH:
+            words = cut_words(reply, self.session.branches.room).replace("cut off:", "cut off: the")
+            self.line(f"The reply was {words}.")
+        elif reply.end in _ENDS:
+            self.line(_ENDS[reply.end])
 
     async def chat_opened(self, chat: Chat, typed: str) -> None:
         """Say how it ended."""
@@ -169,8 +178,7 @@ class LinearView:
                 self.line(f"You: {turn.text}")
             if turn.reply is not None and turn.reply.text:
                 self.line(f"Assistant: {turn.reply.text.rstrip()}")
-                if turn.reply.end in _ENDS:
-                    self.line(_ENDS[turn.reply.end])
+                self._end(turn.reply)
 
     async def path_changed(self, chat: Chat, kept: int) -> None:
         """Another branch is shown; say how it ends, if no answer is about to follow."""
@@ -195,11 +203,14 @@ class LinearView:
         self.line(text if text.endswith((".", "!", "?")) else f"{text}.")
 
     def complain(self, problem: Problem) -> None:
-        """An error in words."""
-        self.line(f"Error: {problem.title}.")
+        """An error in words, or what can be done now, as commands."""
+        self.line(f"{'Note' if problem.offers else 'Error'}: {problem.title}.")
         for text in (problem.text, *problem.reasons, problem.hint):
             if text:
                 self.line(text)
+        for offer in problem.offers:
+            if slash := BY_ID[offer.action].slash:
+                self.line(f"/{slash}: {offer.words}.")
 
     def forget(self) -> None:
         """A new chat."""

@@ -146,6 +146,14 @@ class Store:
         if self._writers is not None:
             self._writers.hold(chat)
 
+    def claim(self, chat: str) -> bool:
+        """`hold` it, unless it is open in another window: then False, and nothing is held."""
+        return self._writers is None or self._writers.claim(chat)
+
+    def in_use(self, chat: str) -> bool:
+        """Whether another window has this chat open. One that died has none."""
+        return self._writers is not None and self._writers.holds(chat)
+
     def set_head(self, chat: str, node: str | None) -> None:
         """The last message of the branch that is shown."""
         with self.changing():
@@ -240,20 +248,30 @@ class Store:
                 search.drop_from_index(self._db, "id = ?", (node,))
             self._db.execute("UPDATE node SET indexed = 0 WHERE id = ?", (node,))
 
-    def branch(self, chat: str, node: str | None) -> str:
-        """A new chat that begins with the messages down to `node`, as copies; returns its id. Raises `StoreError`."""
+    def branch(self, chat: str, node: str | None, what: str = "branch", since: str = "") -> str:
+        """A new chat that begins with the messages down to `node`, as copies; returns its id. Raises `StoreError`.
+
+        `since`: the first of them, in place of the beginning. `what`: how its title tells it from the other.
+        """
         whole = self.load(chat)
         whole.chat.head = node
         path = whole.path()
+        path = path[next((place for place, one in enumerate(path) if one.id == since), 0) :]
         names = {one.id: new_id() for one in path}
         for one in path:
             one.id, one.parent = names[one.id], names.get(one.parent or "")
             one.state = "interrupted" if one.state == "partial" else one.state
         whole.chat.id, whole.chat.head = new_id(), path[-1].id if path else None
-        whole.chat.title = title_of(f"{whole.chat.title} · branch")
+        whole.chat.title = title_of(f"{whole.chat.title} · {what}")
         whole.chat.created = whole.chat.updated = time.time()
         self.insert(Whole(chat=whole.chat, nodes=path))
         return whole.chat.id
+
+    def copy(self, chat: str) -> str:
+        """A new chat like one that is open elsewhere, down to its last reply that is not being written; empty if none is."""
+        whole = self.load(chat)
+        ended = [node.id for node in whole.path() if node.role == "assistant" and node.state != "partial"]
+        return self.branch(chat, ended[-1], "copy") if ended else ""
 
     def fail_node(self, node: str) -> None:
         """A message that the engine refused: it is kept, but is no part of the chat."""
@@ -264,9 +282,9 @@ class Store:
         """Delete a chat; `undo` brings it back until the next start. Raises `StoreError` while it is open elsewhere."""
         with self.changing():
             assert self._writers is not None
-            if self._writers.holds(chat):
-                raise StoreError("This chat is open in another Outrider.", "Quit it there first.")
             title = self._all("SELECT title FROM chat WHERE id = ?", (chat,))[0][0]
+            if self._writers.holds(chat):
+                raise StoreError(f"“{title}” is open in another Outrider window.", "Close it there first.")
             self._mark("chat", chat)
         return Deleted(chat=chat, title=title)
 
@@ -301,11 +319,13 @@ class Store:
             "AND deleted IS NULL AND state != 'failed'), settings FROM chat WHERE deleted IS NULL "
             "ORDER BY updated DESC, id DESC LIMIT ?"
         )
-        found = []
+        found, held = [], set(self._writers.held().values()) if self._writers is not None else set()
         for *told, settings in self._all(sql, (limit,)):
             chat, title, created, updated, messages = told
             model = self._read(settings, Settings).model.model
-            found.append(Row(id=chat, title=title, created=created, updated=updated, messages=messages, model=model))
+            row = Row(id=chat, title=title, created=created, updated=updated, messages=messages, model=model)
+            row.in_use = chat in held
+            found.append(row)
         return found
 
     def written(self) -> list[str]:

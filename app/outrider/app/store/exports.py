@@ -48,7 +48,10 @@ def _said(node: Node) -> Said:
     if node.role == "user":
         return Said("You", harmless(node.text), Runs(), attachments=tuple(map(_safe, node.attachments)))
     reply = reply_of(node)
-    words = [] if reply.end is End.WHOLE else [reply.end.value]
+    end = (
+        "being written" if node.state == "partial" else reply.end.value
+    )  # by a program that lives, else it is interrupted
+    words = [] if reply.end is End.WHOLE else [end]
     words += summary(reply.report) if reply.report else []
     model = reply.report.model if reply.report else node.model
     return Said(
@@ -114,7 +117,7 @@ def _totals(whole: Whole) -> dict[str, int]:
     answers = [node.answer for node in whole.path() if node.answer is not None]
     reports = [answer.report for answer in answers if answer.report is not None]
     return {
-        "messages": len(whole.path()),
+        "messages": sum(node.role == "user" for node in whole.path()),
         "tokens": sum(len(answer.ids) for answer in answers),
         "passes": sum(report.passes for report in reports),
         "proposed": sum(report.proposed for report in reports),

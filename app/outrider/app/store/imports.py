@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -17,6 +18,7 @@ READS = (
     "It reads chats that Outrider exported as JSON, lists of {role, content} messages, and exports of ShareGPT, Open WebUI "
     "and ChatGPT, as JSON or JSON Lines."
 )
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a character that JSON writes in two halves
 _ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 _IDS = 1 << 32
 _LATEST = 32503680000  # seconds: the year 3000
@@ -52,7 +54,7 @@ def read_chats(data: bytes) -> tuple[list[Whole], int]:
 def _decode(data: bytes) -> Any:
     data = data.removeprefix(b"\xef\xbb\xbf").strip()
     try:
-        return msgspec.json.decode(data)
+        return _json(data)
     except msgspec.DecodeError as error:
         lines = data.splitlines()
         if len(lines) < 2 or not lines[0].rstrip().endswith((b"}", b"]")):
@@ -60,10 +62,27 @@ def _decode(data: bytes) -> Any:
     found = []
     for number, line in enumerate(lines, 1):
         try:
-            found += [msgspec.json.decode(line)] if line.strip() else []
+            found += [_json(line)] if line.strip() else []
         except msgspec.DecodeError as error:
             raise StoreError(f"Line {number} is no JSON: {error}.", READS) from error
     return found
+
+
+def _json(data: bytes) -> Any:
+    """A JSON value; of a character that was cut in half U+FFFD is left. Raises DecodeError, `StoreError` for one too deep."""
+    try:
+        try:
+            return msgspec.json.decode(data)
+        except msgspec.DecodeError:
+            if not _HALF.search(data):
+                raise
+        try:
+            text = json.dumps(json.loads(data), ensure_ascii=False)
+        except ValueError as error:
+            raise msgspec.DecodeError(str(error)) from error
+        return msgspec.json.decode(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    except RecursionError:
+        raise StoreError("It is nested deeper than any chat.", READS) from None
 
 
 def _own(value: dict[str, Any]) -> list[Whole]:

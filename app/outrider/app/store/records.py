@@ -132,7 +132,7 @@ class Whole(msgspec.Struct, kw_only=True):
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """One line of `chats list`. `messages`: of the user."""
+    """One line of `chats list`. `messages`: of the user. `in_use`: another window has it open."""
 
     id: str
     title: str
@@ -140,6 +140,7 @@ class Row(msgspec.Struct, kw_only=True):
     updated: float
     messages: int
     model: str
+    in_use: bool = False
 
 
 class Hit(msgspec.Struct, kw_only=True):
@@ -174,3 +175,16 @@ def title_of(text: str) -> str:
 def short(chat: str) -> str:
     """An id as people are shown it."""
     return chat[-_SHORT:].lower()
+
+
+def copied(title: str) -> str:
+    """What is said of a copy of a chat that is open elsewhere."""
+    return (
+        f"“{title}” is open in another window and goes on there. This is a copy of it, down to its last finished reply: "
+        "what is said here is not said there."
+    )
+
+
+def not_copied(title: str) -> str:
+    """What is said where there is nothing to copy."""
+    return f"“{title}” is open in another window, and nothing in it is finished yet: this is a new chat."

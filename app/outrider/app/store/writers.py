@@ -48,13 +48,29 @@ class Writers:
         os.lseek(self._held, 0, os.SEEK_SET)
         os.write(self._held, data)
 
+    def claim(self, chat: str) -> bool:
+        """Have a chat open from now on. False if another program that runs has it open; then this one has none."""
+        if self.holds(chat):
+            return False
+        self.hold(chat)
+        taken = any(name < self.me and chat == other for name, other in self.held().items())  # at the same moment
+        if taken:
+            self.hold("")
+        return not taken
+
     def holds(self, chat: str) -> bool:
         """Whether another program that runs has this chat open."""
+        return chat in self.held().values()
+
+    def held(self) -> dict[str, str]:
+        """The chats that other programs which run have open, by the names of the programs."""
+        found = {}
         for path in self._folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
-                if path.name != self.me and path.read_bytes()[1:] == chat.encode() and self.alive(path.name):
-                    return True
-        return False
+                chat = path.read_bytes()[1:].decode(errors="replace")
+                if chat and path.name != self.me and self.alive(path.name):
+                    found[path.name] = chat
+        return found
 
     def alive(self, name: str) -> bool:
         """Whether the program called `name`, a file's name, still runs."""

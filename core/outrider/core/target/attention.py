@@ -77,9 +77,23 @@ class Attention:
 
     def _fused(self, mixed: Tensor, where: Where, state: Rows) -> Tensor | None:
         """[S, H h] by one fused kernel; None where there is none for this layer or pass."""
-        fast, sight = ops.fused(mixed), where.sight
-        if fast is None or sight is None or self.heads is None or not fast.attends(self.heads, mixed.dtype):
+        fast = ops.fused(mixed)
+        if fast is None or self.heads is None or not fast.attends(self.heads, mixed.dtype):
             return None
+        if where.sight is not None:
+            return self._fused_pass(fast, mixed, where, state, where.sight)
+        parts = where.parts if mixed.device.type == "cpu" and state.takes_parts(self.spec.source is not None) else ()
+        made = list[Tensor]()
+        for rows, part in parts:
+            assert part.sight is not None
+            y = self._fused_pass(fast, mixed[rows], part, state, part.sight)
+            if y is None:
+                return None
+            made.append(y)
+        return torch.cat(made) if made else None
+
+    def _fused_pass(self, fast: ops.Fused, mixed: Tensor, where: Where, state: Rows, sight: ops.Sight) -> Tensor | None:
+        assert self.heads is not None
         spec, place = self.spec, state.place(where)
         if place is None:
             return None

@@ -140,6 +140,7 @@ class Batched(Decoder):
             blocks.append(replace(block, mixer=mixer))
         super().__init__(decoder.spec, replace(decoder.weights, blocks=tuple(blocks)))
         self._alone = decoder
+        self.unnamed = decoder.unnamed
 
     @torch.inference_mode()
     def together(self, shares: Sequence[Share]) -> list[Pass]:
@@ -164,7 +165,7 @@ class Batched(Decoder):
         ids = torch.tensor([token for share in shares for token in share.ids], device=self.device)
         where = _Beside(self, shares)
         x = self._blocks(ids, shares[0].cache, where, len(self.weights.blocks), (states, kept))
-        logits = self.head(self.norm(x))  # [R, V]
+        logits = self.logits(x)  # [R, V]
         made = []
         for share, (rows, _, _) in zip(shares, where.each, strict=True):
             hidden = torch.stack([kept[k][rows] for k in share.states], 1) if share.states else None

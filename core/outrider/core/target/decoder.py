@@ -160,6 +160,7 @@ class Decoder:
         self.form = weights.form or Form(self.dtype, self.device)
         self._known: dict[ops.Fused, Mapping[int, Stack]] = {}
         self._scale = torch.tensor(spec.embed_scale, dtype=self.dtype, device=self.device)  # rounded as weights are
+        self.unnamed: Tensor | None = None  # [m] ids that the tokenizer has no token for
 
     @cached_property
     def reads_what_is_there(self) -> bool:
@@ -200,6 +201,15 @@ class Decoder:
             logits = torch.tanh(logits / self.spec.logit_cap) * self.spec.logit_cap
         return logits
 
+    def hide(self, ids: Sequence[int]) -> None:
+        """No pass gives these ids a chance from now on: the tokenizer has no token for them."""
+        self.unnamed = torch.tensor(ids, dtype=torch.int64, device=self.device) if ids else None
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Last residual [S, d] -> [S, V]; -inf for ids that no token has. `head` alone is the model's own number for them."""
+        logits = self.head(self.norm(x))
+        return logits if self.unnamed is None else logits.index_fill_(-1, self.unnamed, -torch.inf)
+
     @torch.inference_mode()
     def rows(self, ids: Tensor) -> Tensor:
         """[n] -> [n, d] rows of the output layer with the model's multiplier, expanded."""
@@ -223,7 +233,7 @@ class Decoder:
         where = self._where(ids, cache, cache.length, tree)
         x = self._blocks(ids, cache, where, len(self.weights.blocks), (states, kept))
         hidden = torch.stack([kept[k] for k in states], 1) if states else None
-        return Pass(self.head(self.norm(x[-1:] if last else x)), hidden)
+        return Pass(self.logits(x[-1:] if last else x), hidden)
 
     @torch.inference_mode()
     def still(
@@ -234,7 +244,7 @@ class Decoder:
         where = Where(start, ids.shape[0], self.weights.tables, self.dtype, self.device, tree)
         x = self._blocks(ids, cache, where, len(self.weights.blocks), (states, kept))
         hidden = torch.stack([kept[k] for k in states], 1) if states else None
-        return Pass(self.head(self.norm(x)), hidden)
+        return Pass(self.logits(x), hidden)
 
     @torch.inference_mode()
     def early(self, ids: Tensor, cache: Cache, start: int | Still, layers: int) -> Tensor:

@@ -1,11 +1,12 @@
-/* Few rows times a matrix on a CPU, one of 4- or 8-bit codes or of plain bf16, for `packed_linear.py`.
+/* Rows times a matrix on a CPU, one of 4- or 8-bit codes or of plain bf16, for `packed_linear.py`.
 
-   Outputs lie in blocks of 32, side by side in vectors. Codes are expanded to whole numbers (or entries of a table), some
-   inputs of a block at a time, and multiplied by all rows of the pass while they are in the cache nearest to the core. Sums
-   over inputs that share a scale are exact but for the rounding of fp32; then the scale and the offset are applied.
+   Outputs are in blocks of 32, side by side in vectors. Codes are expanded to whole numbers (or entries of a table), some
+   inputs of a block at a time, and multiplied by many rows, GROUP at a time, while they are in the cache nearest to the core.
+   Sums over inputs that share a scale are exact but for the rounding of fp32; then the scale and the offset are applied.
 
    bf16 goes through the matrix units (AMX), which cost the same for 1 to 16 rows; fp32, and bf16 elsewhere, through fused
-   multiply-adds of floats. Either adds up a row in an order that hangs on the matrix alone.
+   multiply-adds of floats. Either adds up a row in an order that depends on the matrix alone: a row has the same bits in
+   every pass, whatever shares it.
 
    A code's place: in each 32-bit word lie 8 codes (4 bits), 4 codes (8 bits) or 2 numbers of one output, those of even
    inputs in the lower half, those of odd ones in the upper half: so pairs of 16-bit lanes are what AMX wants. Plain weights
@@ -22,7 +23,11 @@
 #define VECTORS (BLOCK / LANES)
 #define SPAN 128 /* inputs worked on at a time, at most */
 #define PIECE 16 /* inputs that share a scale, at least */
-#define FEW 64   /* rows, at most */
+#define GROUP 32 /* rows multiplied together: two tiles of them */
+#define TILE_ROWS 16
+#define PANEL 512 /* rows of an item, at most */
+#define FEW 64 /* rows of an item of a pass that has as many, at least */
+#define NEAR (1L << 19) /* bytes of inputs that stay in a core's own cache while it goes through the outputs */
 #define STACK 4  /* rows of a tile that several pieces share, at most: more are more zeros to write and to read */
 #define TALL (LANES / 4) /* rows that share what is loaded */
 #define AHEAD 2048 /* words of codes that are asked for before they are needed */
@@ -144,7 +149,12 @@ static void factors(const struct matrix *m, long block, long group, long groups,
         factors_as(from, groups * each, out, FULL);
 }
 
-/* Products by floats: out [rows, BLOCK] of some inputs. */
+/* Products by floats: out [pieces, rows, BLOCK] of some inputs of some rows. */
+
+struct some { /* rows that are worked on together, up to GROUP */
+    long first, rows;
+    int even; /* whether all rows of their item fill tiles */
+};
 
 static INLINE void dots(const float *weights, long inputs, const float *x, long stride, float *out, const int rows) {
     vf sum[TALL][VECTORS] = {0};
@@ -159,14 +169,15 @@ static INLINE void dots(const float *weights, long inputs, const float *x, long 
             store(out, r * BLOCK + v * LANES, sum[r][v], 0);
 }
 
-static void multiply(const struct product *p, const float *weights, long start, long pieces, float *out) {
+static void multiply(
+    const struct product *p, struct some some, const float *weights, long start, long pieces, float *out) {
     const long inputs = p->m->inputs, piece = p->m->piece;
     for (long i = 0; i < pieces; i++, weights += piece * BLOCK) {
-        const float *x = (const float *)p->x + (start + i) * piece;
+        const float *x = (const float *)p->x + some.first * inputs + (start + i) * piece;
         long row = 0;
-        for (; row + TALL <= p->rows; row += TALL, out += TALL * BLOCK)
+        for (; row + TALL <= some.rows; row += TALL, out += TALL * BLOCK)
             dots(weights, piece, x + row * inputs, inputs, out, TALL);
-        for (; row < p->rows; row++, out += BLOCK)
+        for (; row < some.rows; row++, out += BLOCK)
             dots(weights, piece, x + row * inputs, inputs, out, 1);
     }
 }
@@ -175,41 +186,57 @@ static void multiply(const struct product *p, const float *weights, long start, 
 #include "native_tiles.h"
 #endif
 
-/* Add the sums of some pieces [pieces, rows, BLOCK], scaled, to `total` [rows, BLOCK]; x: sums of inputs [rows, pieces]. */
-static INLINE void add_rows(const struct product *p, const float *x, long pieces, const float *sums, const float *scales,
+/* Add the sums of some pieces [pieces, all, BLOCK], scaled, to `total` [rows, BLOCK]; x: sums of inputs, `stride` apart. */
+static INLINE void add_rows(const float *x, long stride, long pieces, const float *sums, long all, const float *scales,
                             float *total, const int lows, const int rows) {
     vf y[TALL][VECTORS];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < VECTORS; v++)
             y[r][v] = load(total, r * BLOCK + v * LANES, 0);
-    for (long i = 0; i < pieces; i++, sums += p->rows * BLOCK, scales += (1 + lows) * BLOCK)
+    for (long i = 0; i < pieces; i++, sums += all * BLOCK, scales += (1 + lows) * BLOCK) {
+        vf scale[VECTORS], low[VECTORS];
         for (int v = 0; v < VECTORS; v++) {
-            vf scale = load(scales, v * LANES, 0), low = lows ? load(scales, BLOCK + v * LANES, 0) : scale;
-            for (int r = 0; r < rows; r++) {
-                y[r][v] += load(sums, r * BLOCK + v * LANES, 0) * scale;
+            scale[v] = load(scales, v * LANES, 0);
+            low[v] = lows ? load(scales, BLOCK + v * LANES, 0) : scale[v];
+        }
+        for (int r = 0; r < rows; r++) {
+            vf input = splat(lows ? x[r * stride + i] : 0);
+            for (int v = 0; v < VECTORS; v++) {
+                y[r][v] += load(sums, r * BLOCK + v * LANES, 0) * scale[v];
                 if (lows)
-                    y[r][v] += low * x[r * p->pieces + i];
+                    y[r][v] += low[v] * input;
             }
         }
+    }
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < VECTORS; v++)
             store(total, r * BLOCK + v * LANES, y[r][v], 0);
 }
 
-static INLINE void add(const struct product *p, const float *x, long pieces, const float *sums, const float *scales,
-                       float *total, const int lows) {
+static INLINE void add_as(const struct product *p, struct some some, long start, long pieces, const float *sums,
+                          const float *scales, float *total, const int lows) {
+    const float *x = lows ? p->sums + some.first * p->pieces + start : 0;
     long row = 0;
-    for (; row + TALL <= p->rows; row += TALL)
-        add_rows(p, x + row * p->pieces, pieces, sums + row * BLOCK, scales, total + row * BLOCK, lows, TALL);
-    for (; row < p->rows; row++)
-        add_rows(p, x + row * p->pieces, pieces, sums + row * BLOCK, scales, total + row * BLOCK, lows, 1);
+    for (; row + TALL <= some.rows; row += TALL, sums += TALL * BLOCK, total += TALL * BLOCK)
+        add_rows(x + row * p->pieces, p->pieces, pieces, sums, some.rows, scales, total, lows, TALL);
+    for (; row < some.rows; row++, sums += BLOCK, total += BLOCK)
+        add_rows(x + row * p->pieces, p->pieces, pieces, sums, some.rows, scales, total, lows, 1);
 }
 
-static void finish(const struct product *p, long block, const float *total) {
+static void add(const struct product *p, struct some some, long start, long pieces, const float *sums, const float *scales,
+                float *total) {
+    if (p->m->lows)
+        add_as(p, some, start, pieces, sums, scales, total, 1);
+    else
+        add_as(p, some, start, pieces, sums, scales, total, 0);
+}
+
+/* The outputs of a block, of all rows of an item: `total` [rows, BLOCK] rounded, with what is added to them. */
+static void finish(const struct product *p, struct some some, long block, const float *total) {
     const struct matrix *m = p->m;
-    for (long row = 0; row < p->rows; row++)
+    for (long row = some.first; row < some.first + some.rows; row++, total += BLOCK)
         for (long v = 0, o = block * BLOCK; v < BLOCK && o < m->outputs; v += LANES, o += LANES) {
-            vf y = load(total, row * BLOCK + v, 0);
+            vf y = load(total, v, 0);
             if (m->bias)
                 y += load_some(m->bias, o, m->outputs, 0);
             if (p->residual)
@@ -218,55 +245,80 @@ static void finish(const struct product *p, long block, const float *total) {
         }
 }
 
-static void product_block(const struct product *p, long block) {
+static INLINE struct some group_of(struct some all, long from) {
+    return (struct some){all.first + from, MIN(GROUP, all.rows - from), all.even};
+}
+
+static void product_block(const struct product *p, struct some all, long block, float *total) {
     const struct matrix *m = p->m;
     union {
         float full[SPAN * BLOCK];
         uint16_t half[2 * SPAN * BLOCK];
     } weights ALIGNED;
-    float sums[SPAN / PIECE * FEW * BLOCK] ALIGNED;
-    float scales[SPAN / PIECE * 2 * BLOCK] ALIGNED, total[FEW * BLOCK] ALIGNED;
-    memset(total, 0, p->rows * BLOCK * sizeof *total);
+    float sums[SPAN / PIECE * GROUP * BLOCK] ALIGNED, scales[SPAN / PIECE * 2 * BLOCK] ALIGNED;
+    memset(total, 0, all.rows * BLOCK * sizeof *total);
     for (long start = 0; start < p->pieces; start += m->parts) {
         const long n = MIN(m->parts, p->pieces - start);
         const uint32_t *codes = codes_of(m, block, start * m->piece);
         factors(m, block, m->group == m->piece ? start : start * m->piece / m->group, n, scales);
 #ifdef TILES
-        if (p->tiles) {
+        if (p->tiles)
             expand_tiles(m, codes, n * m->piece, weights.half);
-            multiply_tiles(p, weights.half, start, n, sums);
-        } else
-#endif
-        {
-            expand(m, codes, n * m->piece, weights.full);
-            multiply(p, weights.full, start, n, sums);
-        }
-        if (m->lows)
-            add(p, p->sums + start, n, sums, scales, total, 1);
         else
-            add(p, sums, n, sums, scales, total, 0);
+#endif
+            expand(m, codes, n * m->piece, weights.full);
+        for (long from = 0; from < all.rows; from += GROUP) {
+            const struct some some = group_of(all, from);
+#ifdef TILES
+            if (p->tiles)
+                multiply_tiles(p, some, weights.half, start, n, sums);
+            else
+#endif
+                multiply(p, some, weights.full, start, n, sums);
+            add(p, some, start, n, sums, scales, total + from * BLOCK);
+        }
     }
-    finish(p, block, total);
+}
+
+#ifdef TILES
+/* A block of plain weights: one piece, no scales. */
+static void plain_product(const struct product *p, struct some all, long block, float *total) {
+    for (long from = 0; from < all.rows; from += GROUP)
+        multiply_tiles(p, group_of(all, from), (const uint16_t *)codes_of(p->m, block, 0), 0, 1, total + from * BLOCK);
+}
+#endif
+
+/* Rows of an item. Those that fill no tile are by themselves in a pass with many. */
+static struct some panel_of(const struct product *p, long number) {
+    const long first = number * p->panel, whole = p->rows > FEW ? p->rows / TILE_ROWS * TILE_ROWS : p->rows;
+    const long rows = first < whole ? MIN(p->panel, whole - first) : p->rows - whole;
+    return (struct some){MIN(first, whole), rows, rows % TILE_ROWS == 0};
+}
+
+static long panels(const struct product *p) {
+    const long whole = p->rows > FEW ? p->rows / TILE_ROWS * TILE_ROWS : p->rows;
+    return (whole + p->panel - 1) / p->panel + (whole < p->rows);
 }
 
 void product_item(const void *job, long item) {
     const struct product *p = job;
     const struct matrix *m = p->m;
-    const long last = MIN((item + 1) * p->each, (m->outputs + BLOCK - 1) / BLOCK);
+    const long column = item % p->columns;
+    const struct some all = panel_of(p, item / p->columns);
+    const long last = MIN((column + 1) * p->each, (m->outputs + BLOCK - 1) / BLOCK);
+    float total[PANEL * BLOCK] ALIGNED;
 #ifdef TILES
     if (p->tiles)
-        configure(p);
+        configure(p, all.rows);
 #endif
-    for (long block = item * p->each; block < last; block++) {
+    for (long block = column * p->each; block < last; block++) {
 #ifdef TILES
-        if (m->bits == 16) { /* one piece, no scales */
-            float total[FEW * BLOCK] ALIGNED;
-            multiply_tiles(p, (const uint16_t *)codes_of(m, block, 0), 0, 1, total);
-            finish(p, block, total);
-            continue;
-        }
+        if (m->bits == 16)
+            plain_product(p, all, block, total);
+        else
 #endif
-        product_block(p, block);
+            product_block(p, all, block, total);
+        finish(p, all, block, total);
     }
 #ifdef TILES
     if (p->tiles)
@@ -317,7 +369,9 @@ void product_begin(struct product *p, void *room) {
     const long own = own_room(m, p->rows, p->half), blocks = (m->outputs + BLOCK - 1) / BLOCK;
     p->pieces = m->inputs / m->piece;
     p->each = MAX(1, ITEM / (BLOCK * m->inputs));
-    p->items = (blocks + p->each - 1) / p->each;
+    p->columns = (blocks + p->each - 1) / p->each;
+    p->panel = MAX(FEW, MIN(PANEL, NEAR / (m->inputs * (p->half ? 2 : 4)) / GROUP * GROUP));
+    p->items = p->columns * panels(p);
     p->tiles = p->half && tiles_there;
     p->stack = stack_of(m, p->rows);
     p->stride = m->inputs;
@@ -331,8 +385,8 @@ void product_begin(struct product *p, void *room) {
     p->sums = m->lows ? (float *)((char *)room + own) : 0;
 }
 
-/* out [rows, outputs] = given [rows, inputs] times the transpose of a matrix, plus bias and residual; of up to `FEW` rows.
-   Gives 1 where memory is short. */
+/* out [rows, outputs] = given [rows, inputs] times the transpose of a matrix, plus bias and residual. Gives 1
+   where memory is short. */
 int product(
     const struct matrix *m, const void *given, const void *residual, void *out, long rows, int half, int out_half,
     long threads) {
@@ -344,14 +398,14 @@ int product(
     if (bytes && !room)
         return 1;
     product_begin(&job, room);
-    for (long row = 0; bytes && row < rows; row++)
-        product_row(&job, row);
+    if (bytes)
+        spread(product_row, &job, rows, (double)rows * m->inputs, threads);
     spread(product_item, &job, job.items, (double)m->outputs * m->inputs * (1 + rows / 8), threads);
     free(room);
     return 0;
 }
 
-/* Many rows: some blocks as plain numbers [inputs, BLOCK * blocks]. */
+/* Some blocks as plain numbers [inputs, BLOCK * blocks]. */
 
 struct plain {
     const struct matrix *m;

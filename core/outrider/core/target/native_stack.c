@@ -1,5 +1,5 @@
-/* Whole blocks of a decode pass on a CPU, for `stack.py`, in one go: their steps are those of the other files, in the same
-   order and with the same bits.
+/* Whole blocks of a pass on a CPU, for `stack.py`, in one go: their steps are those of the other files, in the same order and
+   with the same bits. A pass wider than FEW attends FEW rows at a time, each behind those before, as narrower passes would.
 
    The threads of one parallel region walk through all steps together. Items of a step are taken from a counter; the next step
    begins when all items are done, whoever did them, so a thread that the system has put aside holds up the others only where
@@ -17,8 +17,10 @@
 #include <sched.h>
 #endif
 
-#define FEW 64      /* rows, at most */
-#define STAGES 10   /* steps of a block */
+#define FEW 64      /* rows that attend together, at most */
+#define WIDEST 512  /* rows, at most */
+#define STAGES 10   /* steps of a block where all rows attend together */
+#define TURN 3      /* steps of some rows that attend after others */
 #define PARTS 3     /* matrices of different forms whose outputs lie side by side, at most */
 #define SPINS 1000L /* looks at a counter before a thread goes to sleep: longer than any item takes */
 
@@ -57,7 +59,7 @@ struct task {
     float scale; /* of what is added to the residual */
     int half;
     struct sight sight;
-    int64_t start, line[FEW], bits[FEW];
+    int64_t start, line[WIDEST], bits[FEW];
     void *y;    /* inputs of the next product */
     void *wide; /* outputs of a product that go on to another step */
     void *apart; /* [S, d] outputs of a product that are not added at once */
@@ -73,6 +75,7 @@ struct member {
     const void *x;              /* the residual: the task's own in the first half of the first block */
     const struct normed *after; /* what the last product gave, is still to be normed so and added */
     struct product products[PARTS]; /* the next one; no rows behind its last part */
+    struct sight sight;
     struct attention attention;
     void *export;
     int64_t slots[FEW];
@@ -196,7 +199,8 @@ static void before_mixer(const void *job, long row) {
 
 static void after_heads(const void *job, long row) {
     const struct member *m = job;
-    finish_row(&m->attention, row);
+    if (m->task->rows <= FEW)
+        finish_row(&m->attention, row);
     take_row(m, row);
 }
 
@@ -270,25 +274,42 @@ static void next_sum(struct member *m, const struct matrix *const *matrix, const
     next_product(m, matrix, m->task->y, m->after ? 0 : m->x, m->after ? t->apart : t->out);
 }
 
-static struct attention heads_of(const struct task *t, long index) {
+/* Attention of the rows from `first` on, FEW at most. `sight`: whom each of them sees. */
+static struct attention heads_of(const struct task *t, const struct sight *sight, long index, long first) {
     const struct block *b = t->blocks + index;
     const struct held *held = t->held + index;
-    struct attention a = {.layer = b->layer, .sight = &t->sight, .mixed = t->wide, .stride = outputs_of(b->mix)};
-    a.kv = held->kv, a.ring = held->ring, a.rows = t->rows, a.out = t->y, a.half = t->half;
+    const int size = t->half ? 2 : 4;
+    struct attention a = {.layer = b->layer, .sight = sight, .stride = outputs_of(b->mix)};
+    a.mixed = (char *)t->wide + first * a.stride * size, a.out = (char *)t->y + first * b->out[0]->inputs * size;
+    a.kv = held->kv, a.ring = held->ring, a.rows = MIN(FEW, t->rows - first), a.half = t->half;
     a.cos = b->cos, a.sin = b->sin, a.tables = 1;
     attention_begin(&a);
     return a;
 }
 
+/* Whom rows from `first` on see: the task's own sight where all rows attend together. */
+static struct sight sight_of(const struct task *t, long first) {
+    if (t->rows <= FEW)
+        return t->sight;
+    return (struct sight){t->line + first, t->line + first, t->line + first, t->bits, MIN(FEW, t->rows - first)};
+}
+
 static void attend_to(struct member *m, long index) {
     const struct task *t = m->task;
-    m->attention = heads_of(t, index);
-    m->attention.slots = m->slots;
-    attention_take(&m->attention, t->scores);
-    for (long row = 0; row < t->rows; row++)
-        m->slots[row] = m->attention.ring ? (t->start + row) % m->attention.ring : t->start + row;
-    go(m, prepare_item, &m->attention, m->attention.preparations);
-    go(m, tile_of, &m->attention, m->attention.items);
+    for (long first = 0; first < t->rows; first += FEW) {
+        m->sight = sight_of(t, first);
+        m->attention = heads_of(t, &m->sight, index, first);
+        m->attention.slots = m->slots;
+        attention_take(&m->attention, t->scores);
+        for (long row = 0; row < m->attention.rows; row++) {
+            const long at = t->start + first + row;
+            m->slots[row] = m->attention.ring ? at % m->attention.ring : at;
+        }
+        go(m, prepare_item, &m->attention, m->attention.preparations);
+        go(m, tile_of, &m->attention, m->attention.items);
+        if (t->rows > FEW)
+            go(m, finish_row, &m->attention, m->attention.rows);
+    }
 }
 
 static void walk_block(struct member *m, long index) {
@@ -331,7 +352,11 @@ static struct sizes sizes_of(const struct task *t) {
     for (long index = 0; index < t->count; index++) {
         const struct block *b = t->blocks + index;
         const struct matrix *const *all[4] = {b->mix, b->gate_up, b->out, b->down};
-        struct attention a = heads_of(t, index);
+        for (long first = 0; first < t->rows; first += FEW) {
+            const struct sight sight = sight_of(t, first);
+            const struct attention a = heads_of(t, &sight, index, first);
+            s.scores = MAX(s.scores, lines(attention_room(&a) * (long)sizeof(float)));
+        }
         for (int i = 0; i < 4; i++) {
             long room = 0;
             for (int part = 0; part < PARTS && all[i][part]; part++)
@@ -340,10 +365,9 @@ static struct sizes sizes_of(const struct task *t) {
             s.room = MAX(s.room, room);
         }
         s.wide = MAX(s.wide, lines(each * MAX(outputs_of(b->mix), outputs_of(b->gate_up))));
-        s.scores = MAX(s.scores, lines(attention_room(&a) * (long)sizeof(float)));
     }
     s.apart = lines(each * t->width);
-    s.stages = (STAGES * t->count + 1) * (long)sizeof(struct stage);
+    s.stages = ((STAGES + t->rows / FEW * TURN) * t->count + 1) * (long)sizeof(struct stage);
     return s;
 }
 
@@ -357,7 +381,7 @@ static double work_of(const struct task *t) {
     return work;
 }
 
-/* x [S, d] through some blocks to `out`, rows being written from `start` on, up to FEW. `entry`, `exports`: as in a task. No
+/* x [S, d] through some blocks to `out`, rows being written from `start` on: up to WIDEST in one line, up to FEW in a tree. `entry`, `exports`: as in a task. No
    `positions`: the rows stand in one line. Gives 1 where there is no memory. */
 int stack(
     const struct block *blocks, const struct held *held, long count, const void *x, const void *entry, void *out,
@@ -368,7 +392,8 @@ int stack(
     t.sight = (struct sight){base, positions, loose, bits, loose_count};
     for (long row = 0; !positions && row < rows; row++) {
         t.line[row] = start + row;
-        t.bits[row] = (int64_t)((UINT64_C(2) << row) - 1);
+        if (row < FEW)
+            t.bits[row] = (int64_t)((UINT64_C(2) << row) - 1);
     }
     if (!positions)
         t.sight = (struct sight){&t.start, t.line, t.line, t.bits, rows};

@@ -89,7 +89,7 @@ struct product {
     const void *x; /* inputs as they are multiplied: the given ones or `own` */
     void *own;
     float *sums;                 /* [rows, pieces] of the inputs */
-    long pieces, each, items;    /* each: blocks of an item */
+    long pieces, each, columns, panel, items; /* each: blocks of an item; columns: items of as many rows; panel: these rows */
     long stack, stride, advance; /* of tiles: pieces in one, numbers of a row, numbers from piece to piece */
     int tiles;
 };

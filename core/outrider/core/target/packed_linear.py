@@ -151,8 +151,8 @@ class Packed(Linear):
     def _product(self, x: Tensor, residual: Tensor | None, dtype: torch.dtype | None = None) -> Tensor:
         rows = x.shape[0]
         x = x.contiguous()
-        if rows > FEW or not self.few(x.dtype):
-            return self._wide(x, residual)
+        if not self.few(x.dtype):
+            return self._expanded(x, residual)
         out = torch.empty(rows, self.features[0], dtype=dtype or x.dtype)
         beside = None if residual is None else residual.contiguous()
         failed = self._products.product(
@@ -170,10 +170,10 @@ class Packed(Linear):
         return out
 
     def few(self, dtype: torch.dtype) -> bool:
-        """Whether few rows of that kind are multiplied in C."""
+        """Whether rows of that kind are multiplied in C."""
         return dtype in _HALF
 
-    def _wide(self, x: Tensor, residual: Tensor | None) -> Tensor:
+    def _expanded(self, x: Tensor, residual: Tensor | None) -> Tensor:
         outputs, inputs = self.features
         blocks, parts = -(-outputs // _BLOCK), list[Tensor]()
         step = max(1, _WIDE // (inputs * _BLOCK))

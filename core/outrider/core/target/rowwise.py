@@ -18,9 +18,16 @@ VECTORS = 32  # numbers that it takes at once at most
 
 
 def rowwise(function: Callable[..., Tensor], *parts: Tensor) -> Tensor:
-    """`function` of parts [S, ...]; in a pass that decodes of each row by itself, unless all rows are worked on alike."""
+    """`function` of parts [S, ...]; on a CPU of as many rows at once as are worked on alike, or of each row by itself.
+
+    A wide pass of rows that do not fill vectors, or of very long ones, is left to torch.
+    """
     rows, numbers = parts[0].shape[0], parts[0].numel()
     alike = numbers <= ALONE and numbers % VECTORS == 0
-    if parts[0].device.type != "cpu" or alike or not 1 < rows <= FEW:
+    if parts[0].device.type != "cpu" or rows < 2 or alike:
         return function(*parts)
-    return torch.cat([function(*row) for row in zip(*(part.split(1) for part in parts), strict=True)])
+    each = numbers // rows
+    if rows > FEW and (each % VECTORS or each > ALONE):
+        return function(*parts)
+    some = max(1, ALONE // each) if rows > FEW else 1
+    return torch.cat([function(*few) for few in zip(*(part.split(some) for part in parts), strict=True)])

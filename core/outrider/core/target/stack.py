@@ -1,4 +1,4 @@
-"""Whole blocks of a CPU's decode pass in one call of C: no Python between their steps, and one parallel region for all of them.
+"""Whole blocks of a CPU's pass in one call of C: no Python between their steps, and one parallel region for all of them.
 
 A stack takes the plain blocks that follow each other: attention that the fused kernel knows, a gated MLP, matrices that C
 multiplies by, RMS norms. Its results have the bits of the blocks' own steps.
@@ -34,6 +34,7 @@ from .where import Tables, Where
 if TYPE_CHECKING:
     from .decoder import Block, Weights
 
+WIDEST = 512  # rows of a pass that C takes, at most
 _PARTS = 3  # matrices of different forms whose outputs lie side by side, at most
 
 
@@ -67,7 +68,7 @@ class _Memory(NamedTuple):
 
     held: ctypes.Array[_Held]
     rings: list[Ring]
-    widest: int  # rows of a pass that all of them take
+    widest: int  # rows of a pass in one line that all of them take
 
 
 class Stack:
@@ -122,13 +123,11 @@ class Stack:
         stop: int,
         exports: ctypes.Array | None,
     ) -> Tensor | None:
-        if where.rows > memory.widest:
-            return None
         sight = None if where.tree is None else where.sight
-        if where.tree is not None and sight is None:
+        if where.rows > memory.widest or (where.tree is not None and (sight is None or where.rows > FEW)):
             return None
         for ring in memory.rings:
-            ring.place(where)
+            ring.wrote(where.stop)
         x = x.contiguous()
         out = torch.empty_like(x)
         base, positions, loose, bits = (None,) * 4 if sight is None else (part.data_ptr() for part in sight)
@@ -170,11 +169,13 @@ class Stack:
 def _memory(states: Sequence[State | None]) -> _Memory:
     rows = [state for state in states if isinstance(state, Rows)]
     rings = [state for state in rows if isinstance(state, Ring)]
+    shared = len({id(ring) for ring in rings}) < len(rings)  # a wide pass would leave its end alone to the next reader
     assert len(rows) == len(states)
     held = (_Held * len(rows))(
         *((state.parts[0].data_ptr(), state.rows if isinstance(state, Ring) else 0) for state in rows)
     )
-    return _Memory(held, rings, min([FEW, *(ring.slack for ring in rings)]))
+    slack = min((ring.slack for ring in rings), default=FEW)
+    return _Memory(held, rings, WIDEST if slack >= FEW and not shared else min(FEW, slack))
 
 
 def stacks(native: Native, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:

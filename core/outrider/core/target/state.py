@@ -96,6 +96,10 @@ class Rows:
         """
         return where.index, 0
 
+    def takes_parts(self, source: bool) -> bool:
+        """Whether a layer may go through a wide pass a few rows at a time; `source`: it reads what another layer has written."""
+        return True
+
     def _put(self, at: Tensor, new: Sequence[Tensor]) -> None:
         for part, rows in zip(self.parts, new, strict=True):
             part.index_copy_(0, at, rows.to(part.device))
@@ -153,15 +157,19 @@ class Ring(Rows):
             return self._take_wide(where, new)
         if new:
             self._put(where.slots(self.rows), new)
-            self._wrote(where.stop)
+            self.wrote(where.stop)
         return [part[: min(where.end, self.rows)] for part in self.parts]
 
     def place(self, where: Where) -> tuple[Tensor, int] | None:
         """As `Rows`."""
         if where.rows > self.slack:
             return None
-        self._wrote(where.stop)
+        self.wrote(where.stop)
         return where.slots(self.rows), self.rows
+
+    def takes_parts(self, source: bool) -> bool:
+        """As `Rows`: where it was written to the end of the pass, what the first rows see is gone."""
+        return self.slack >= SLACK and not source
 
     def _take_wide(self, where: Where, new: tuple[Tensor, ...]) -> list[Tensor]:
         if not new:  # layers share with the last one of their kind that writes, so the rows of one ring are enough
@@ -174,19 +182,20 @@ class Ring(Rows):
             read[: where.start - first] = part[before]
             read[where.start - first : where.stop - first] = rows
         self._put(where.slots(self.rows)[-self.rows :], [rows[-self.rows :] for rows in new])
-        self._wrote(where.stop)
+        self.wrote(where.stop)
         where.wide = self, seen
         return seen
 
     def stood(self, length: int, stop: int) -> None:
         """As `Cache.stood`."""
-        self._wrote(stop)
+        self.wrote(stop)
 
     def wipe(self, length: int) -> None:
         """As `Rows`."""
         super().wipe(0)
 
-    def _wrote(self, stop: int) -> None:
+    def wrote(self, stop: int) -> None:
+        """Rows up to `stop` are written."""
         if stop > self.rows:
             self._floor = max(self._floor, stop - self.slack)
 

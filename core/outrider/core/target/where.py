@@ -119,6 +119,7 @@ class Where:
         self._masks: dict[tuple[int, int, int], Tensor] = {}
         self._slots: dict[int, Tensor] = {}
         self._sight: Sight | None = None
+        self._parts: list[tuple[slice, Where]] | None = None
 
     @property
     def sight(self) -> Sight | None:
@@ -132,6 +133,18 @@ class Where:
                 base = base if isinstance(base, Tensor) else torch.full((1,), base, device=self._device)
                 self._sight = Sight(base, self.positions, self.tree.positions, _bits(self.tree.seen))
         return self._sight
+
+    @property
+    def parts(self) -> list[tuple[slice, Where]]:
+        """A wide pass as passes that fused kernels take, with the rows of each; none where it is no plain line of tokens."""
+        if self._parts is None:
+            starts = () if self.tree is not None or self.still or self.real else range(0, self.rows, LOOSE)
+            slices = [slice(at, min(at + LOOSE, self.rows)) for at in starts]
+            self._parts = [(rows, self._part(rows)) for rows in slices]
+        return self._parts
+
+    def _part(self, rows: slice) -> Where:
+        return Where(self.start + rows.start, rows.stop - rows.start, self._tables, self._dtype, self._device)
 
     @property
     def folds(self) -> bool:

@@ -102,7 +102,7 @@ def token_strings(files: TokenizerFiles) -> list[str]:
             return []
     try:
         layout = msgspec.json.decode(files.tokenizer, type=_Layout)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BrokenFileError(f"{files.origin}: tokenizer.json cannot be read ({error}).") from error
     vocab = layout.model.vocab
     table = (

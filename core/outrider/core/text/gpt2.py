@@ -33,7 +33,7 @@ def read(vocab: bytes, merges: bytes, origin: str, settings: Mapping[str, Any], 
     try:
         ids = msgspec.json.decode(vocab, type=dict[str, int])
         lines = merges.decode("utf-8").replace("\r", "").split("\n")
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BrokenFileError(f"{origin}: vocab.json or merges.txt cannot be read ({error}).") from error
     table = {token: text for text, token in ids.items()}
     if len(table) != len(ids):

@@ -57,6 +57,16 @@ def adds_bos(metadata: Mapping[str, Any]) -> bool:
     return metadata.get("tokenizer.ggml.model") == "llama" or _rule(metadata) in _WITH_BOS
 
 
+def remarks(metadata: Mapping[str, Any]) -> list[str]:
+    """What a user should know of such a file."""
+    if metadata.get("tokenizer.ggml.model") != "gpt2" or metadata.get("tokenizer.ggml.pre"):
+        return []
+    return [
+        "This GGUF file does not name its pre-tokenizer, so text is split into words as for GPT-2. If the model was made for "
+        "another way, its answers are worse than they could be: take a newer file of the model."
+    ]
+
+
 def named(metadata: Mapping[str, Any], text: Callable[[int], str | None]) -> dict[str, str]:
     """Tokens by the role (`bos_token`, …) that their id has; `text` gives the string of an id."""
     found = {}
@@ -69,7 +79,7 @@ def named(metadata: Mapping[str, Any], text: Callable[[int], str | None]) -> dic
 
 
 def _rule(metadata: Mapping[str, Any]) -> str:
-    return str(metadata.get("tokenizer.ggml.pre", "default"))
+    return str(metadata.get("tokenizer.ggml.pre") or "default")
 
 
 def _lists(metadata: Mapping[str, Any], origin: str) -> tuple[list[str], list[int]]:

@@ -67,7 +67,7 @@ def read(data: bytes, origin: str) -> Vocabulary:
     name = f"{origin}: tekken.json"
     try:
         return _vocabulary(msgspec.json.decode(data, type=_File), name)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BrokenFileError(f"{name} cannot be read ({error}).") from error
 
 

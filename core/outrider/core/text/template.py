@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
 from outrider.core.errors import ModelError, UsageError
+from outrider.core.text.foreign import Foreign, Rendered
 from outrider.core.text.sandbox import RAW, SANDBOX
 
 
@@ -19,11 +20,15 @@ class Turn(Protocol):
 
 
 class ChatTemplate:
-    """One template. `tokens`: strings of special tokens by name. Raises ModelError if the source is not valid."""
+    """One template. `tokens`: strings of special tokens by name; `controls`: strings that count as control tokens only where
+    the template itself writes them, not in a message. Raises ModelError if the source is not valid."""
 
-    def __init__(self, source: str, tokens: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, source: str, tokens: Mapping[str, str] | None = None, controls: Collection[str] = frozenset()
+    ) -> None:
         self.source = source
         self.tokens = dict(tokens or {})
+        self._foreign = Foreign(controls)
         answer = SANDBOX.ask({"source": source})
         if "uncompiled" in answer:
             raise ModelError(f"The chat template of this model cannot be compiled: {answer['uncompiled']}.", RAW)
@@ -36,7 +41,7 @@ class ChatTemplate:
         continue_final_message: bool = False,
         now: datetime | None = None,
         **kwargs: Any,
-    ) -> str:
+    ) -> Rendered:
         """The chat as one text that holds its special tokens, bos included; `kwargs` are the template's own switches.
 
         With `continue_final_message` the text ends where the last message ends, so that the model goes on with it. Where the
@@ -44,14 +49,39 @@ class ChatTemplate:
         Raises UsageError where the template refuses the messages, ModelError where it fails or does not end.
         """
         turns = [_message(message) for message in messages]
-        if continue_final_message:
-            _mark_end(turns)
         values = {
             **self.tokens,
             "add_generation_prompt": add_generation_prompt and not continue_final_message,
             **kwargs,
         }
         clock = (now or datetime.now()).isoformat()
+
+        def written(some: list[dict[str, Any]]) -> str:
+            return self._whole(some, values, clock, to_last=continue_final_message)
+
+        return self._foreign.rendered(turns, self.source, written)
+
+    def behind(self, opening: str, text: str) -> Rendered:
+        """`opening`, which the template could have written, then `text` of a message."""
+        return self._foreign.joined(opening, text)
+
+    def folds(self, messages: Sequence[Turn | Mapping[str, Any]]) -> bool:
+        """Whether it knows no system role, so that the system text is put in front of the first question."""
+        turns = [_message(message) for message in messages]
+        merged = _merged(turns)
+        if merged is None:
+            return False
+        values = {**self.tokens, "add_generation_prompt": True}
+        try:
+            self._text({"messages": turns, **values}, datetime.now().isoformat())
+        except UsageError:
+            return True
+        return False
+
+    def _whole(self, turns: list[dict[str, Any]], values: dict[str, Any], clock: str, *, to_last: bool) -> str:
+        """The text of a chat, if need be with its system text moved; `to_last`: up to the end of the last message."""
+        mark = _end_mark(turns) if to_last else ""
+        turns = _marked(turns, mark) if to_last else turns
         try:
             text = self._text({"messages": turns, **values}, clock)
         except UsageError as error:
@@ -62,7 +92,7 @@ class ChatTemplate:
                 text = self._text({"messages": merged, **values}, clock)
             except UsageError:
                 raise error from None
-        return _cut_at_mark(text) if continue_final_message else text
+        return _cut_at_mark(text, mark) if to_last else text
 
     def _text(self, values: dict[str, Any], now: str) -> str:
         answer = SANDBOX.ask({"source": self.source, "values": values, "now": now})
@@ -76,9 +106,6 @@ class ChatTemplate:
         return answer["text"]
 
 
-_MARK = "\ue000outrider:end\ue001 "  # private-use signs: in no template and in no one's text
-
-
 def _message(message: Turn | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(message, Mapping):
         return {key: value for key, value in message.items() if value is not None}
@@ -89,16 +116,25 @@ def _message(message: Turn | Mapping[str, Any]) -> dict[str, Any]:
     return {"role": message.role, "content": message.content, **thought}
 
 
-def _mark_end(turns: list[dict[str, Any]]) -> None:
+def _end_mark(turns: list[dict[str, Any]]) -> str:
+    """A text of private-use characters that is in no message."""
+    mark = "\ue000outrider:end\ue001"
+    while any(mark in str(turn.get("content")) for turn in turns):
+        mark = f"\ue000{mark}\ue001"
+    return mark
+
+
+def _marked(turns: list[dict[str, Any]], mark: str) -> list[dict[str, Any]]:
+    """The same with a mark and a blank behind the last message."""
     content = turns[-1].get("content") if turns else None
     if not isinstance(content, str):
         raise UsageError("There is no text to go on with in the last message.", "Ask something instead.")
-    turns[-1] = {**turns[-1], "content": content + _MARK}
+    return [*turns[:-1], {**turns[-1], "content": f"{content}{mark} "}]
 
 
-def _cut_at_mark(text: str) -> str:
-    head, mark, tail = text.rpartition(_MARK.strip())
-    if not mark:
+def _cut_at_mark(text: str, mark: str) -> str:
+    head, found, tail = text.rpartition(mark)
+    if not found:
         raise ModelError("The chat template of this model does not show the last message.", "Ask something instead.")
     # The template strips its messages if the blank behind the mark is gone; then the kept text is stripped too.
     return head if tail.startswith(" ") else head.rstrip()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Mapping
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
 from outrider.core.errors import BrokenFileError, ModelError
-from outrider.core.text import metadata
+from outrider.core.text import growth, metadata
 from outrider.core.text.files import TokenizerFiles, fingerprint, trimmed, vocabulary
+from outrider.core.text.foreign import Rendered, written_out
 from outrider.core.text.pieces import Pieces
 from outrider.core.text.rebuild import rebuild
 from outrider.core.text.template import ChatTemplate
@@ -20,6 +25,7 @@ from outrider.core.text.vocabulary import NAMES, Vocabulary, cut
 if TYPE_CHECKING:
     from outrider.core.weights.checkpoint import Checkpoint
 
+_MARKER = re.compile(r"<[|｜][^<>]+[|｜]>")
 # Control tokens that end an answer, whatever the config says.
 _STOPS = set(
     [
@@ -50,8 +56,18 @@ class Tokenizer:
 
     def __init__(self, files: TokenizerFiles) -> None:
         self._files = files
-        self._inner, found = _inner(files)
-        added = self._inner.get_added_tokens_decoder()
+        with _named(files.origin):
+            self._inner, found = _inner(files)
+            added = self._inner.get_added_tokens_decoder()
+            vocabulary = self._inner.get_vocab(with_added_tokens=True)
+            normaliser, decoder = (_state(step) for step in (self._inner.normalizer, self._inner.decoder))
+        _check_growth(normaliser, decoder, files.origin)
+        gaps = any(token.lstrip or token.rstrip for token in added.values()) or not _covers(self._inner.model)
+        self._shorter = growth.SHORTER if gaps else growth.shorter(normaliser)
+        self._ids = frozenset(vocabulary.values())
+        _check_rows(self._ids, files)
+        self.longest = max((len(text.encode("utf-8", "replace")) for text in vocabulary), default=1)
+        """UTF-8 bytes of text that a token stands for at most."""
         self.special: frozenset[int] = frozenset(i for i, token in added.items() if token.special)
         """Ids of control tokens."""
         self._pieces = Pieces(self._inner, frozenset(added), files.origin)
@@ -63,6 +79,9 @@ class Tokenizer:
         self.bos_id = self.token_id(self.bos_token) if self.bos_token else None
         self.eos_ids: frozenset[int] = _eos_ids(files, self)
         """Ids that end an answer."""
+        texts = {i: token.content for i, token in added.items()}
+        self._controls = {i: text for i, text in texts.items() if i in self.special or self._structural(i, text)}
+        self._plain: dict[bool, tokenizers.Tokenizer] = {}
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> Tokenizer:
@@ -72,7 +91,17 @@ class Tokenizer:
     @cached_property
     def vocab_size(self) -> int:
         """One more than the highest id; the model's output may have more rows."""
-        return _top(self._inner) + 1
+        return max(self._ids, default=-1) + 1
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the user should know of it."""
+        return [] if self._files.tokenizer else metadata.remarks(self._files.metadata)
+
+    def unnamed(self, rows: int) -> list[int]:
+        """Ids below `rows` that no token has: padding of the model's output, and holes. Those that end an answer are never
+        among them."""
+        return [i for i in range(rows) if i not in self._ids and i not in self.eos_ids]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -83,14 +112,75 @@ class Tokenizer:
     def template(self) -> ChatTemplate | None:
         """The chat template, None if there is none. Raises ModelError if it cannot be compiled."""
         source = _template_source(self._files)
-        return ChatTemplate(source, self.tokens) if source else None
+        return ChatTemplate(source, self.tokens, set(self._controls.values())) if source else None
+
+    def _structural(self, token: int, text: str) -> bool:
+        """Whether an added token that is not marked as a control token is one all the same: it begins or ends texts, or the chat
+        template sets turns apart by it, as DeepSeek's does by <｜User｜>."""
+        written = _MARKER.fullmatch(text) is not None and text in (_template_source(self._files) or "")
+        return token in self.eos_ids or token == self.bos_id or written
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
-        """Ids of `text`; with `bos` the bos token comes first, unless the text brings it itself."""
-        ids = list(self._inner.encode(_whole(text), add_special_tokens=False).ids)
+        """Ids of `text`; with `bos` the bos token comes first, unless the text brings it itself.
+
+        What is foreign in a rendered chat is ordinary text, however it is spelt. Raises ModelError where the tokenizer fails.
+        """
+        whole = _whole(text)
+        with _named(self._files.origin):
+            made = self._inner.encode(whole, add_special_tokens=False)
+            foreign = text.foreign if isinstance(text, Rendered) else {}
+            ids = self._around(whole, foreign, made) if foreign else list(made.ids)
         if bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
+
+    def least(self, text: str) -> int:
+        """A number of tokens that `text` has at least, known without making them: no token stands for more than `longest`
+        bytes, and what the tokenizer leaves out is bounded, or taken for nine tenths of the text."""
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        return size // (self.longest * self._shorter)
+
+    def encode_chat(self, text: str) -> list[int]:
+        """Ids of a chat that a template has rendered. The bos token is the template's to write; of a GGUF file it is added
+        where the file says so and the template leaves it out, as the programs that made the file expect."""
+        return self.encode(text, bos=bool(self._files.metadata) and self.adds_bos)
+
+    def _around(self, text: str, foreign: Mapping[str, str], made: tokenizers.Encoding) -> list[int]:
+        """Ids of a text with stand-ins: `made` of it, but stretches between control tokens that hold stand-ins made anew."""
+        ids: list[int] = []
+        stretch: list[int] = []
+        begin = 0
+
+        def close(end: int) -> None:
+            held = text[begin:end]
+            anew = any(sign in held for sign in foreign)
+            ids.extend(self._literal(written_out(held, foreign), first=begin == 0) if anew else stretch)
+            stretch.clear()
+
+        for token, (start, end) in zip(made.ids, made.offsets, strict=True):
+            if token in self._controls and text[start:end].strip() == self._controls[token].strip():
+                close(start)
+                ids.append(token)
+                begin = end
+            else:
+                stretch.append(token)
+        close(len(text))
+        return ids
+
+    def _literal(self, text: str, *, first: bool) -> list[int]:
+        """Ids of `text` with no control token among them; `first`: it begins the whole text."""
+        if first not in self._plain:
+            self._plain[first] = _without_controls(self._inner, self._controls, first=first)
+        made = self._plain[first].encode(text, add_special_tokens=False)
+        spelt = zip(made.ids, made.offsets, strict=True)
+        if all(text[start:end] != self._controls.get(token) for token, (start, end) in spelt):
+            return list(made.ids)
+        # Some models have control tokens among their words: a piece that ends inside of one cannot become it.
+        held = [control for control in self._controls.values() if control in text]
+        cuts = sorted({at.start() + 1 for control in held for at in re.finditer(f"(?={re.escape(control)})", text)})
+        pieces = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
+        ids = [token for piece in pieces for token in self._plain[first].encode(piece, add_special_tokens=False).ids]
+        return [token for token in ids if self._controls.get(token) not in held]
 
     def encode_raw(self, text: str) -> list[int]:
         """Ids of a text that no template has dressed, with the bos token where the model was trained so."""
@@ -106,7 +196,8 @@ class Tokenizer:
             return told
         if self._adds_bos is not None:
             return self._adds_bos
-        return self._inner.encode("", add_special_tokens=True).ids[:1] == [self.bos_id]
+        with _named(self._files.origin):
+            return self._inner.encode("", add_special_tokens=True).ids[:1] == [self.bos_id]
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Text of `ids`; bytes that are no UTF-8 become U+FFFD. Control tokens are left out or kept."""
@@ -137,6 +228,41 @@ class Tokenizer:
         return text
 
 
+@contextmanager
+def _named(origin: str) -> Iterator[None]:
+    """A panic of the library, on some files and texts, is no Exception: it becomes a ModelError that names the file."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise ModelError(
+            f"The tokenizer of {origin} fails ({' '.join(str(error).split())[:200]}).",
+            "Take its files anew from where the model was published, or another form of the model.",
+        ) from error
+
+
+def _without_controls(inner: tokenizers.Tokenizer, controls: Collection[int], *, first: bool) -> tokenizers.Tokenizer:
+    """The same tokenizer for text in which no control token counts; unless `first`, for text in the middle of another."""
+    layout = json.loads(inner.to_str())
+    for token in layout["added_tokens"]:
+        token["special"] = token["special"] or token["id"] in controls
+    if not first:
+        _never_first(layout["pre_tokenizer"])
+    made = tokenizers.Tokenizer.from_str(json.dumps(layout))
+    made.encode_special_tokens = True
+    return made
+
+
+def _never_first(step: Any) -> None:
+    """No space is put in front of a text by a pre-tokenizer that does so at the very beginning alone."""
+    if isinstance(step, dict):
+        if step.get("prepend_scheme") == "first":
+            step["prepend_scheme"] = "never"
+        for part in step.get("pretokenizers", ()):
+            _never_first(part)
+
+
 def _whole(text: str) -> str:
     # A lone surrogate cannot be encoded; it can come from a terminal or a file name.
     return text if text.isascii() else codecs.encode(text, "utf-8", "replace").decode("utf-8")
@@ -149,23 +275,39 @@ def _inner(files: TokenizerFiles) -> tuple[tokenizers.Tokenizer, Vocabulary | No
     else:
         found = None
         try:
-            inner = tokenizers.Tokenizer.from_buffer(trimmed(files.tokenizer, files.rows))
-        except BaseException as error:  # the library panics on some files, and its panics are no Exception
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
+            with _named(files.origin):
+                inner = tokenizers.Tokenizer.from_buffer(trimmed(files.tokenizer, files.rows))
+        except Exception as error:
             raise BrokenFileError(f"{files.origin}: tokenizer.json cannot be read ({error}).") from error
         inner.no_truncation()
         inner.no_padding()
-    if files.rows is not None and (top := _top(inner)) >= files.rows:
+    return inner, found
+
+
+def _state(step: Any) -> dict[str, Any]:
+    """A step of a tokenizer as tokenizer.json has it."""
+    return {} if step is None else json.loads(step.__getstate__())
+
+
+def _covers(model: Any) -> bool:
+    """Whether each character has tokens of its own, and no run of unknown ones becomes a single token."""
+    return isinstance(model, tokenizers.models.BPE) and (model.unk_token is None or bool(model.byte_fallback))
+
+
+def _check_growth(normaliser: dict[str, Any], decoder: dict[str, Any], origin: str) -> None:
+    if (times := max(growth.longer(normaliser), growth.longer(decoder))) > growth.LONGER:
+        raise ModelError(
+            f"The tokenizer of {origin} would make {times:,} characters of one.",
+            "Take its files anew from where the model was published.",
+        )
+
+
+def _check_rows(ids: Collection[int], files: TokenizerFiles) -> None:
+    if files.rows is not None and (top := max(ids, default=-1)) >= files.rows:
         raise ModelError(
             f"The tokenizer of {files.origin} knows the token id {top}, but the model only ids below {files.rows}.",
             "The tokenizer belongs to another model; take the files that were published with this one.",
         )
-    return inner, found
-
-
-def _top(inner: tokenizers.Tokenizer) -> int:
-    return max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
 
 
 def _named_tokens(files: TokenizerFiles, inner: tokenizers.Tokenizer, found: Vocabulary | None) -> dict[str, str]:
@@ -184,7 +326,7 @@ def _eos_ids(files: TokenizerFiles, tokenizer: Tokenizer) -> frozenset[int]:
     inner = files.config.get("text_config")
     for source in (files.config, inner if isinstance(inner, dict) else {}, files.generation):
         value = source.get("eos_token_id")
-        found.update(i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int))
+        found.update(i for i in (value if isinstance(value, list) else [value]) if type(i) is int)  # true is none
     for key in ("eos", "eot", "eom"):
         value = files.metadata.get(f"tokenizer.ggml.{key}_token_id")
         if isinstance(value, int):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from outrider.core.bounded import TooLong, read_path
 from outrider.core.engine import Engine
 from outrider.core.errors import Cancelled, ModelError, UsageError
 from outrider.core.loading import Model
@@ -34,6 +35,7 @@ CHUNK = 1024  # prompts that are answered before the next ones are looked at
 TOGETHER = 64  # answers at once, and texts that are written down together
 TURNS = 64  # of a prompt, at most; numbers of texts count them
 LEAST = 8  # tokens that an answer must have room for
+LONGEST = 64 << 20  # bytes of a text that is learnt from
 LIKELIEST = 64  # tokens that an answer is drawn from: the rest is noise, and costs most of the drawing
 
 
@@ -176,9 +178,13 @@ def _together(engine: Engine, asked: Mapping[int, _Asked], answers: Answers, hoo
 def read_texts(path: Path) -> list[str]:
     """What a text file holds, of JSON lines each `text`. Raises UsageError, naming the line, if nothing can be learnt from it."""
     try:
-        whole = path.read_text(encoding="utf-8-sig")
+        whole = read_path(path, LONGEST).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read as text: {error}", "Give a text file in UTF-8.") from error
+    except TooLong:
+        raise UsageError(
+            f"{path} has more than {LONGEST >> 20} MB, and that is the most.", "Give a part of it."
+        ) from None
     texts = [whole] if path.suffix != ".jsonl" else _lines(path, whole)
     texts = [text for text in texts if text.strip()]
     if not texts:
@@ -202,7 +208,7 @@ def _lines(path: Path, whole: str) -> list[str]:
             continue
         try:
             texts.append(msgspec.json.decode(line, type=_Line).text)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise UsageError(
                 f"Line {number} of {path} is no JSON object with a text: {error}", 'Give lines like {"text": "..."}.'
             ) from error

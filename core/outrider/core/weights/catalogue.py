@@ -191,8 +191,9 @@ def drafters() -> tuple[Drafter, ...]:
 
 def known(name_or_repo: str) -> Entry | None:
     """The catalogue's entry for a name of its own, or for one of its repositories, whichever quantisation or revision."""
-    repo = _SUFFIX.sub("", name_or_repo)
-    return next((e for e in entries() if name_or_repo == e.name or (repo and repo in (e.repo, e.gguf))), None)
+    repo = _SUFFIX.sub("", name_or_repo).casefold()
+    same = (e for e in entries() if name_or_repo == e.name or (repo and repo in (e.repo.casefold(), e.gguf.casefold())))
+    return next(same, None)
 
 
 def drafters_for(name_or_repo: str) -> tuple[Drafter, ...]:
@@ -208,6 +209,12 @@ def drafter_repo(name: str) -> str:
     return f"{repos.pop()}{at}{revision}" if len(repos) == 1 else ""
 
 
+def spelling(repo: str) -> str:
+    """A repository as its owner writes it, if it is one of ours; the hub takes no notice of capitals in names."""
+    ours = (*(name for entry in entries() for name in (entry.repo, entry.gguf)), *(one.repo for one in drafters()))
+    return next((name for name in ours if name.casefold() == repo.casefold()), repo)
+
+
 def find(name: str) -> Entry | None:
     """The entry called `name`: a catalogue name, or a hub id, whose folder a catalogue entry may share."""
     for entry in entries():
@@ -217,7 +224,7 @@ def find(name: str) -> Entry | None:
         return None
     path = _folder(name)
     for entry in entries():
-        if entry.path == path:
+        if entry.path.casefold() == path.casefold():
             return entry
     return Entry(name=name, path=path, title=name, sources=(Source("hub", repo=name),))
 

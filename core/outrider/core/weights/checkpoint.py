@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from outrider.core.drafting import ModelInfo
 from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.recommended import of_gguf
 from outrider.core.target.families import text_config
 from outrider.core.text.files import TokenizerFiles, fingerprint
-from outrider.core.weights import names
+from outrider.core.weights import names, shards, sidecar
 from outrider.core.weights.config import LAYERS, ConfigReader
 from outrider.core.weights.gguf import AGAIN, PART, GGUFFile
 from outrider.core.weights.layout import Layout, of_blocks
 from outrider.core.weights.names.places import Part, Place
+from outrider.core.weights.safetensors import SafetensorsCheckpoint, read_json
+
+ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model."
 
 if TYPE_CHECKING:
     import torch
@@ -80,14 +84,26 @@ def open_checkpoint(path: Path) -> Checkpoint:
             f"There is no file or folder {path}.", "Check the path given with --model or --drafter-weights."
         )
     if path.is_file():
+        if path.name.startswith(ADAPTER):
+            raise _adapter(path)
         if path.suffix.lower() in (".bin", ".pt", ".pth", ".safetensors"):
             raise ModelError(f"{path} is not a model by itself.", "Give its folder, the one with config.json.")
         return GGUFCheckpoint(path)
-    if (path / "config.json").exists() and any(path.glob("*.safetensors*")):
-        from outrider.core.weights.safetensors import SafetensorsCheckpoint
-
+    weights = [file.name for file in path.glob("*.safetensors*") if not file.name.startswith(ADAPTER)]
+    if (path / "config.json").exists() and weights:
         return SafetensorsCheckpoint(path)
+    if (path / ADAPTER_CONFIG).exists():
+        raise _adapter(path)
     return GGUFCheckpoint(_only_gguf(path))
+
+
+def _adapter(path: Path) -> ModelError:
+    """What to do with an adapter, which its config says the model of."""
+    folder = path if path.is_dir() else path.parent
+    config = read_json(folder / ADAPTER_CONFIG) if (folder / ADAPTER_CONFIG).exists() else {}
+    base = config.get("base_model_name_or_path")
+    of = f" for {base}" if isinstance(base, str) and base else ""
+    return ModelError(f"{path} is {sidecar.TITLES['adapter']}{of}, not a model.", sidecar.HINTS["adapter"])
 
 
 def describe(path: Path) -> ModelInfo:
@@ -131,14 +147,19 @@ def _title(path: Path) -> str:
 
 
 def _only_gguf(folder: Path) -> Path:
-    """The one file of a folder, or the first part of the one model in it."""
-    found = sorted(folder.glob("*.gguf"))
-    sets = {part.group(1, 3) if (part := PART.fullmatch(file.name)) else (file.name,) for file in found}
+    """The one model of a folder, of a split one the first part; files that go beside a model are left aside."""
+    found = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".gguf" and file.is_file())
+    kinds = {file: sidecar.of_file(file) for file in found}
+    models = [file for file in found if not kinds[file]] or [file for file in found if kinds[file] == "drafter"]
+    sets = {part.group(1, 3) if (part := PART.fullmatch(file.name)) else (file.name,) for file in models}
     if len(sets) == 1:
-        return found[0]
+        return models[0]
+    if models:
+        listed = shards.few([file.name for file in models], 4)
+        raise ModelError(f"{folder} holds {len(models)} GGUF files ({listed}).", "Name one of them with --model.")
     if found:
-        listed = ", ".join(file.name for file in found[:4])
-        raise ModelError(f"{folder} holds {len(found)} GGUF files ({listed}).", "Name one of them with --model.")
+        kind = kinds[found[0]]
+        raise ModelError(f"{folder} holds no model: {found[0].name} is {sidecar.TITLES[kind]}.", sidecar.HINTS[kind])
     if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
         raise ModelError(
             f"{folder} holds pickled weights only, and those can run code when opened.",
@@ -157,13 +178,14 @@ class GGUFCheckpoint:
         self._file = GGUFFile(path)
         self.path = self._file.path
         try:
+            _refuse_beside(self._file)
             kind = names.architecture(self._file)
             self.config = names.config(self._file, kind)
             self._places = names.published(self._file, kind, self.config)
         except ModelError:
             self._file.close()
             raise
-        self.generation: dict[str, Any] = {}
+        self.generation = of_gguf(self._file.metadata)
         self.nbytes = self._file.nbytes
         self.quantisation = _common_kind(self._file)
 
@@ -261,6 +283,13 @@ class GGUFCheckpoint:
         if name not in self._places:
             raise BrokenFileError(f"{self.path} has no tensor for {name}.", AGAIN)
         return self._places[name]
+
+
+def _refuse_beside(file: GGUFFile) -> None:
+    """Raises ModelError for a file that its header tells to go beside a model."""
+    kind = sidecar.by_header(file.metadata)
+    if kind:
+        raise ModelError(f"{file.path} is {sidecar.TITLES[kind]}, not a model.", sidecar.HINTS[kind])
 
 
 def _common_kind(file: GGUFFile) -> str:

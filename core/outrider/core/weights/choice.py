@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
 import msgspec
 
+from outrider.core.weights import shards, sidecar
 from outrider.core.weights.catalogue import File
 
-PREFERRED = (  # what is taken when no quantisation is named: the usual one first, then near ones, then larger ones
-    *("Q4_K_M", "Q4_0", "Q4_1", "Q5_K_M", "Q8_0", "UD-Q4_K_XL", "Q4_K_S", "Q4_K_L", "Q5_K_S", "Q5_0", "Q5_1", "Q6_K"),
-    *("MXFP4", "IQ4_XS", "IQ4_NL", "Q4", "BF16", "F16", "FP16", "F32"),
+PREFERRED = (  # what is taken when no quantisation is named: 4 bits, then more of them, then fewer, then whole numbers
+    *("Q4_K_M", "Q4_K_XL", "Q4_0", "Q4_1", "Q4_K_S", "Q4_K_L", "Q4_K", "MXFP4", "MXFP4_MOE", "IQ4_XS", "IQ4_NL", "Q4"),
+    *("Q5_K_M", "Q5_K_XL", "Q5_K_S", "Q5_K_L", "Q5_K", "Q5_0", "Q5_1", "Q5"),
+    *("Q6_K", "Q6_K_XL", "Q6_K_L", "Q6_K_M", "Q6_K_S", "Q6", "Q8_0", "Q8_K_XL", "Q8_K_L", "Q8"),
+    *("Q3_K_XL", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q3_K", "Q3"),
+    *("BF16", "F16", "FP16", "F32", "FP32", "Q2_K_XL", "Q2_K_L", "Q2_K", "Q2_K_S"),
 )
 _LABEL = re.compile(
-    r"(?:UD-)?(?:I?Q\d(?:_[0-9A-Z]+)*|TQ\d_\d|BF16|FP?(?:16|32)|(?:MX|NV)FP4(?:_[0-9A-Z]+)*)", re.IGNORECASE
+    r"(?:UD-)?(?:(?:I|P?T)?Q\d(?:_[0-9A-Z]+)*|BF16|FP?(?:16|32)|(?:MX|NV)FP4(?:_[0-9A-Z]+)*)", re.IGNORECASE
 )
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
-_SHARD = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
-_NO_MODEL = re.compile(r"mmproj|imatrix|lora", re.IGNORECASE)  # GGUF files that go beside a model
 _SETTINGS = (
     "config.json",
     "generation_config.json",
@@ -32,8 +34,6 @@ _SETTINGS = (
     "quantization_config.json",
 )
 _TOKENIZERS = (("tokenizer.json",), ("tekken.json",), ("tokenizer.model",), ("vocab.json", "merges.txt"))  # best first
-_INDEX = "model.safetensors.index.json"
-_NOT_WEIGHTS = re.compile(r"consolidated|adapter", re.IGNORECASE)
 _HEADS = ("medusa_lm_head.pt", "hydra_lm_head.pt")  # pickles that hold heads for drafting and nothing else
 _PICKLE = "pytorch_model.bin"  # a drafter's weights only where no tokenizer is beside them
 
@@ -66,12 +66,15 @@ class NoChoice(Exception):
         self.hint = hint
 
 
-def choose(items: Iterable[Item], label: str = "") -> Choice:
-    """The files of a model among all of a repository: safetensors, or the GGUF of a quantisation. Raises NoChoice."""
-    known = {item.path: item for item in items}
+def choose(items: Iterable[Item], label: str = "", index: Sequence[str] | None = None) -> Choice:
+    """The files of a model among all of a repository: safetensors, or the GGUF of a quantisation. Raises NoChoice.
+
+    `index`: the files that its `model.safetensors.index.json` names, if that was read.
+    """
+    known = {item.path: item for item in items if is_plain(item.path)}
     packed = variants(known.values())
     if not label:
-        files = _safetensors(known)
+        files = _safetensors(known, index)
         if files:
             return Choice(tuple(known[name] for name in files))
     if packed:
@@ -81,10 +84,22 @@ def choose(items: Iterable[Item], label: str = "") -> Choice:
     pickle = drafter_pickle(name for name in known if "/" not in name)
     if pickle:
         return Choice((known["config.json"], known[pickle]))
+    raise _nothing(known)
+
+
+def _nothing(known: Collection[str]) -> NoChoice:
     other_form = "Take the safetensors or GGUF form of this model."
+    if "adapter_config.json" in known:
+        return NoChoice("it is an adapter (LoRA) and no model by itself", sidecar.HINTS["adapter"])
     if any(name.endswith((".bin", ".pth", ".pt")) for name in known):
-        raise NoChoice("it holds pickled weights only", other_form)
-    raise NoChoice("it holds neither safetensors with a config.json nor a GGUF file", other_form)
+        return NoChoice("it holds pickled weights only", other_form)
+    return NoChoice("it holds neither safetensors with a config.json nor a GGUF file", other_form)
+
+
+def is_plain(path: str) -> bool:
+    """Whether a path of a repository names a file below it, on every system."""
+    parts = path.split("/")
+    return not any(part.strip(".") == "" for part in parts) and not re.search(r"[\\\x00-\x1f]", path)
 
 
 def label_of(path: str) -> str:
@@ -102,28 +117,33 @@ def is_label(text: str) -> bool:
     return bool(_LABEL.fullmatch(text))
 
 
-def rank(label: str) -> int:
-    """Place of a quantisation in the order of preference, 0 the best."""
-    return PREFERRED.index(label) if label in PREFERRED else len(PREFERRED)
+def rank(label: str) -> tuple[int, bool]:
+    """Place of a quantisation in the order of preference, the least the best: a dynamic one follows the plain one."""
+    plain = label.removeprefix("UD-")
+    return (PREFERRED.index(plain) if plain in PREFERRED else len(PREFERRED)), plain != label
 
 
-def whole(names: Iterable[str]) -> list[str]:
-    """The weight files among the names in a folder of safetensors; empty if one is missing."""
-    names = set(names)
-    if "model.safetensors" in names and _INDEX not in names:
-        return ["model.safetensors"]
-    counts: dict[str, int] = {}
-    for name in names:
-        if shard := _SHARD.fullmatch(name):
-            counts[shard[2]] = counts.get(shard[2], 0) + 1
-    for count in sorted(counts):
-        if counts[count] == int(count):
-            return sorted(name for name in names if name.endswith(f"-of-{count}.safetensors"))
-    if "model.safetensors" in names:
-        return ["model.safetensors"]
-    others = [name for name in names if name.endswith(".safetensors") and not _SHARD.fullmatch(name)]
-    others = [name for name in others if not _NOT_WEIGHTS.search(name)]
-    return others if len(others) == 1 else []
+def handle(path: str) -> str:
+    """The path of a GGUF file without its ending and, if it is part of a split one, without its number."""
+    return _SPLIT.sub("", re.sub(r"\.gguf$", "", path, flags=re.IGNORECASE))
+
+
+def fit(path: str, label: str, asked: str) -> int | None:
+    """How well a GGUF at `path`, whose quantisation is `label`, is what was `asked` for: 0 the best, None not at all.
+
+    Its file, its quantisation or folder, the same quantisation as a dynamic one, or as llama.cpp takes it: a part of the path
+    that `.` or `-` follows.
+    """
+    asked, path, label = handle(asked.casefold()), path.casefold(), label.casefold()
+    plain, inside = label.removeprefix("ud-"), re.search(rf"(?<![a-z0-9]){re.escape(asked)}[.-]", path)
+    tests = (
+        asked in (handle(path), handle(path).rpartition("/")[2]),
+        asked == label or path.startswith(f"{asked}/"),
+        asked == plain,
+        inside is not None,
+        plain == f"{asked}_moe",
+    )
+    return tests.index(True) if True in tests else None
 
 
 def drafter_pickle(names: Iterable[str]) -> str:
@@ -143,68 +163,111 @@ def has_tokenizer(names: Iterable[str]) -> bool:
     return any(all(name in names for name in group) for group in _TOKENIZERS)
 
 
-def _safetensors(known: Iterable[str]) -> list[str]:
+def _safetensors(known: Iterable[str], index: Sequence[str] | None) -> list[str]:
     names = [name for name in known if "/" not in name]
-    weights = whole(names)
-    if not weights or "config.json" not in names:
-        if "config.json" in names and any(_SHARD.fullmatch(name) for name in names):
-            raise NoChoice("some of its weight files are missing", "Take another form of this model.")
+    if "config.json" not in names:
+        return []
+    try:
+        weights = shards.weights(names, index)
+    except shards.Incomplete as error:
+        raise NoChoice(str(error), "Take another form of this model.") from error
+    if not weights:
         return []
     tokenizer = next((group for group in _TOKENIZERS if all(name in names for name in group)), ())
-    beside = [*_SETTINGS, *tokenizer, *([_INDEX] if len(weights) > 1 else [])]
+    needed = index is not None and set(weights) == set(index)
+    beside = [*_SETTINGS, *tokenizer, *([shards.INDEX] if needed or (index is None and len(weights) > 1) else [])]
     return [*(name for name in beside if name in names), *weights]
 
 
 def _stands_alone(text: str, match: re.Match[str]) -> bool:
     before, after = text[: match.start()][-1:], text[match.end() :][:1]
-    return not (before.isalnum() or before == "_") and not (after.isalnum() or after == "_")
+    return not before.isalnum() and not (after.isalnum() or after == "_")
 
 
 def variants(items: Iterable[Item]) -> list[list[Item]]:
-    """GGUF models among files, each the files of one in order; a split one with missing parts is none."""
+    """GGUF files by what they are together: the parts of one in order; a split one with missing parts is none."""
     sets: dict[tuple[str, str], list[Item]] = {}
     for item in items:
         pure = PurePosixPath(item.path)
-        if pure.suffix.lower() != ".gguf" or _NO_MODEL.search(pure.name) or ".." in pure.parts or "\\" in item.path:
+        if not pure.name.lower().endswith(".gguf") or not handle(pure.name).strip(".") or not is_plain(item.path):
             continue
         split = _SPLIT.search(pure.stem)
-        key = (str(pure.with_name(_SPLIT.sub("", pure.stem))), split[2] if split else "00001")
+        key = (handle(item.path), split[2] if split else "00001")
         sets.setdefault(key, []).append(Item(pure.name, item.bytes, item.sha256, item.path, item.git))
     return [sorted(files, key=lambda file: file.name) for (_, count), files in sets.items() if len(files) == int(count)]
 
 
-def _quantisation(variants: Sequence[list[Item]], label: str) -> Choice:
-    labels = tuple(sorted({label_of(files[0].path) for files in variants} - {""}, key=lambda name: (rank(name), name)))
+def models(variants: Iterable[list[Item]], kind: Callable[[str], sidecar.Kind] = sidecar.by_name) -> list[list[Item]]:
+    """The models among GGUF files; the drafters where there is nothing else. `kind`: what the file at a path is."""
+    kinds = [(kind(files[0].path), files) for files in variants]
+    return [files for told, files in kinds if not told] or [files for told, files in kinds if told == "drafter"]
+
+
+def pick(
+    variants: Sequence[list[Item]], label: str, kind: Callable[[str], sidecar.Kind] = sidecar.by_name
+) -> list[Item]:
+    """The GGUF that a label means, or the preferred one without a label. Raises NoChoice."""
+    offered = models(variants, kind)
     if label:
-        fitting = [files for files in variants if _answers(files[0], label)]
-    elif len(variants) == 1:
-        fitting = list(variants)
+        fitting = _asked(variants, offered, label)
     else:
-        best = labels[0] if labels else ""
-        fitting = [files for files in variants if label_of(files[0].path) == best]
-        whole_ones = [files for files in fitting if len(files) == 1]
+        best = min((rank(_label(files)) for files in offered if _label(files)), default=None)
+        fitting = [files for files in offered if best is None or (_label(files) and rank(_label(files)) == best)]
+    whole_ones = [files for files in fitting if len(files) == 1]
+    if len(whole_ones) == 1 or not label:
         fitting = whole_ones or fitting  # one file rather than a split set of the same quantisation
-    if len(fitting) == 1:
-        return Choice(tuple(fitting[0]), label_of(fitting[0][0].path), labels)
-    offered = ", ".join(
-        _offer(files) for files in sorted(fitting or variants, key=lambda one: (_size(one), one[0].name))
-    )
-    example = PurePosixPath((fitting or variants)[0][0].name).stem
+    if len(fitting) != 1:
+        raise _refused(fitting, offered, label) if offered else _only_beside(variants)
+    told = kind(fitting[0][0].path)
+    if told not in ("", "drafter"):
+        raise NoChoice(f"{fitting[0][0].name} is {sidecar.TITLES[told]}, not a model", sidecar.HINTS[told])
+    return fitting[0]
+
+
+def _quantisation(variants: Sequence[list[Item]], label: str) -> Choice:
+    labels = {_label(files) for files in models(variants)} - {""}
+    files = pick(variants, label)
+    return Choice(tuple(files), _label(files), tuple(sorted(labels, key=lambda name: (rank(name), name))))
+
+
+def _asked(variants: Iterable[list[Item]], models: list[list[Item]], label: str) -> list[list[Item]]:
+    """What fits a label best. A file beside a model is meant only by its own name."""
+    fits = [(fit(files[0].path, _label(files), label), files) for files in variants]
+    fits = [(place, files) for place, files in fits if place == 0 or (place is not None and files in models)]
+    best = min((place for place, _ in fits if place is not None), default=None)
+    fitting = [files for place, files in fits if place == best]
+    return [files for files in fitting if files in models] or fitting
+
+
+def _refused(fitting: list[list[Item]], offered: list[list[Item]], label: str) -> NoChoice:
+    """That none or several fit, with what there is and a name for one of it."""
+    shown = sorted(fitting or offered, key=lambda one: (_size(one), one[0].path))
+    listed = ", ".join(f"{_short(files, shown)} ({_size(files) / 1e9:.1f} GB)" for files in shown)
     if fitting:
-        raise NoChoice(f"several of its files fit: {offered}", f"Name one by its file: NAME:{example}")
-    first = labels[0] if labels else example
-    raise NoChoice(f"it has no {label}; there is {offered}", f"Name one of these after a colon: NAME:{first}")
+        example = _short(fitting[0], fitting)
+        example = example if "/" in example else handle(example)
+        return NoChoice(f"several of its files fit: {listed}", f"Name one by its file: NAME:{example}")
+    example = _short(min(offered, key=lambda files: (rank(_label(files)), files[0].path)), offered)
+    return NoChoice(f"it has no {label}; there is {listed}", f"Name one of these after a colon: NAME:{example}")
 
 
-def _answers(first: Item, label: str) -> bool:
-    """Whether a GGUF is meant by `label`: its quantisation or its file name."""
-    asked, name = label.lower(), first.name.lower()
-    return asked in (label_of(first.path).lower(), name, _SPLIT.sub("", name.removesuffix(".gguf")))
+def _only_beside(variants: Sequence[list[Item]]) -> NoChoice:
+    kinds = sorted({sidecar.by_name(files[0].path) for files in variants})
+    held = " and ".join(sidecar.TITLES[kind].partition(" ")[2] for kind in kinds)
+    return NoChoice(f"all that it holds is {held}: there is no model in it", sidecar.HINTS[kinds[0]])
 
 
-def _offer(files: Sequence[Item]) -> str:
-    name = label_of(files[0].path) or files[0].name
-    return f"{name} ({_size(files) / 1e9:.1f} GB)"
+def _short(files: Sequence[Item], among: Iterable[Sequence[Item]]) -> str:
+    """What tells a GGUF from the others: its quantisation, its file, or its path."""
+    others = [other for other in among if other is not files]
+    label, name = _label(files), files[0].name
+    if label and label not in map(_label, others):
+        return label
+    return name if name not in (other[0].name for other in others) else files[0].path
+
+
+def _label(files: Sequence[Item]) -> str:
+    return label_of(files[0].path)
 
 
 def _size(files: Sequence[Item]) -> int:

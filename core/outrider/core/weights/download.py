@@ -15,9 +15,19 @@ from outrider.core.weights.catalogue import Entry, File, Source
 from outrider.core.weights.hubget import NO_SPACE, Plan
 from outrider.core.weights.jobs import Job, size_of
 from outrider.core.weights.locks import lock
-from outrider.core.weights.sources import SourceError, arriving, bring, disk_full, note, planned, size_text
+from outrider.core.weights.sources import (
+    SourceError,
+    arriving,
+    bring,
+    disk_full,
+    download_text,
+    note,
+    planned,
+    size_text,
+)
 
 _MARGIN = 16 << 20  # bytes that stay free
+_SLOW = 32 << 20  # bytes; a smaller download is over before its size is read
 
 
 def fetch(library: Path, entry: Entry, job: Job) -> Path:
@@ -83,6 +93,10 @@ def _from_sources(library: Path, entry: Entry, job: Job) -> Path:
             _tidy(work)
             _check_room(library, entry, source)
             here, total = unfinished(library, entry) if source.kind == "hub" else (0, 0)
+            if (
+                source.kind != "hub" and (source.bytes or _size(entry)) >= _SLOW
+            ):  # the hub is asked first how much it has
+                job.tell(download_text(entry.name, source.bytes or _size(entry), 0, library))
             job.report("download", here, source.bytes or _size(entry) or total, note(source, work))
             try:
                 staged, plan = bring(entry, source, work, job)

@@ -7,7 +7,8 @@
 | `ollama:NAME[:TAG]` | ollama's models | OLLAMA_MODELS |
 | `llama.cpp:FILE` | llama.cpp's cache | LLAMA_CACHE |
 
-Finding them reads names, sizes and ollama's manifests, and no weights. FILE is a file name without `.gguf`.
+Finding them reads names, sizes, indexes, ollama's manifests and the beginnings of cached GGUF files, and no weights. FILE is a
+file name without `.gguf`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
-from outrider.core.weights import catalogue, choice
+from outrider.core.weights import catalogue, choice, shards, sidecar
 from outrider.core.weights.choice import Item
 from outrider.core.weights.hubname import HubName, is_commit, parse
 
@@ -92,24 +93,36 @@ def _hub_cache() -> Iterator[Found]:
         if not folder.name.startswith("models--") or parse(repo) is None:
             continue
         commit = _commit(folder, "main")
-        for cached in _cached(folder / "snapshots" / commit) if commit else ():
+        for cached in _models(folder / "snapshots" / commit) if commit else ():
             name = HubName(repo, cached.label).name
             yield Found(name, HUB_CACHE, cached.path, cached.nbytes, _format(cached.path), cached.label, commit)
 
 
 def _in_hub_cache(asked: HubName) -> Found | None:
-    folder = _hub_folder() / ("models--" + asked.repo.replace("/", "--"))
+    folder = _repo_folder("models--" + asked.repo.replace("/", "--"))
     commit = _commit(folder, asked.revision or "main")
     snapshot = folder / "snapshots" / commit
-    cached = _cached(snapshot, bare=_drafts(asked.repo)) if commit else []
-    if asked.label:
-        fitting = [one for one in cached if asked.label.lower() in (one.label.lower(), one.path.stem.lower())]
-    else:
-        fitting = sorted(cached, key=lambda one: (one.path != snapshot, choice.rank(one.label)))
-    if not fitting:
+    if not commit:
         return None
-    best = fitting[0]
-    return Found(asked.name, HUB_CACHE, best.path, best.nbytes, _format(best.path), best.label, commit)
+    whole, packed = _cached(snapshot, bare=_drafts(asked.repo))
+    if whole is not None and not asked.label:
+        return Found(asked.name, HUB_CACHE, whole.path, whole.nbytes, "safetensors", "", commit)
+    try:
+        best = choice.pick(packed, asked.label, _kinds(snapshot)) if packed else None
+    except choice.NoChoice:  # what is meant is not here
+        best = None
+    if best is None:
+        return None
+    found = _gguf(snapshot, best)
+    return Found(asked.name, HUB_CACHE, found.path, found.nbytes, "gguf", found.label, commit)
+
+
+def _repo_folder(name: str) -> Path:
+    """The folder of a repository in the hub's cache; the hub takes no notice of capitals in names."""
+    folder = _hub_folder() / name
+    if folder.is_dir():
+        return folder
+    return next((one for one in _list(_hub_folder()) if one.name.casefold() == name.casefold()), folder)
 
 
 def _hub_folder() -> Path:
@@ -137,23 +150,42 @@ def _drafts(repo: str) -> bool:
     return any(one.repo == repo for one in catalogue.drafters())
 
 
-def _cached(snapshot: Path, *, bare: bool = False) -> list[_Cached]:
-    """The complete models of a snapshot: its safetensors with config and tokenizer, or each of its quantisations.
+def _cached(snapshot: Path, *, bare: bool = False) -> tuple[_Cached | None, list[list[Item]]]:
+    """What a snapshot has whole: its safetensors with config and tokenizer, and GGUF files of any kind.
 
     `bare`: weights of a drafter will do.
     """
     sizes = {path.name: size for path in _list(snapshot) if (size := _size(path)) is not None}
-    weights = choice.whole(sizes) if "config.json" in sizes else []
+    weights = _weights(snapshot, sizes) if "config.json" in sizes else []
     if bare and not weights and (pickle := choice.drafter_pickle(sizes)):
         weights = [pickle]
-    if weights and (bare or choice.has_tokenizer(sizes)):
-        return [_Cached(snapshot, sum(sizes[name] for name in weights))]
+    usable = weights and (bare or choice.has_tokenizer(sizes))
+    whole = _Cached(snapshot, sum(sizes[name] for name in weights)) if usable else None
     folders = [snapshot, *(path for path in _list(snapshot) if path.is_dir())]
-    items = [_item(snapshot, path, size) for path, size in _ggufs(folders)]
-    return [
-        _Cached(snapshot / files[0].path, sum(file.bytes for file in files), choice.label_of(files[0].path))
-        for files in choice.variants(items)
-    ]
+    return whole, choice.variants(_item(snapshot, path, size) for path, size in _ggufs(folders))
+
+
+def _models(snapshot: Path) -> list[_Cached]:
+    """The complete models of a snapshot: its safetensors, or each of its quantisations."""
+    whole, packed = _cached(snapshot)
+    return [whole] if whole else [_gguf(snapshot, files) for files in choice.models(packed, _kinds(snapshot))]
+
+
+def _weights(snapshot: Path, sizes: Mapping[str, int]) -> list[str]:
+    """The weight files of a snapshot; [] if one is missing or its index cannot be read."""
+    try:
+        known = sizes.get(shards.INDEX, shards.LARGEST_INDEX) < shards.LARGEST_INDEX
+        return shards.weights(sizes, shards.indexed((snapshot / shards.INDEX).read_bytes()) if known else None)
+    except (OSError, ValueError, shards.Incomplete):
+        return []
+
+
+def _kinds(top: Path) -> Callable[[str], sidecar.Kind]:
+    return lambda path: sidecar.of_file(top / path, path)
+
+
+def _gguf(snapshot: Path, files: Sequence[Item]) -> _Cached:
+    return _Cached(snapshot / files[0].path, sum(file.bytes for file in files), choice.label_of(files[0].path))
 
 
 def _item(top: Path, path: Path, size: int) -> Item:
@@ -182,7 +214,7 @@ def _named(prefix: str, source: str, folders: Iterable[tuple[Path, Path]]) -> li
     """The GGUF models in (top, folder) pairs, called by their file; by their path under the top if two files are namesakes."""
     found = []
     for top, folder in folders:
-        for files in choice.variants(_item(top, path, size) for path, size in _ggufs([folder])):
+        for files in choice.models(choice.variants(_item(top, path, size) for path, size in _ggufs([folder]))):
             first, nbytes = files[0], sum(file.bytes for file in files)
             label = choice.label_of(first.name)
             found.append(Found(first.path.removesuffix(".gguf"), source, top / first.path, nbytes, "gguf", label))

@@ -165,6 +165,17 @@ class GGUFFile:
             )
 
 
+def general(path: Path) -> dict[str, Any]:
+    """The `general.*` values at the beginning of a file; of the rest nothing is read. Raises ModelError, BrokenFileError."""
+    data = _map(path)
+    try:
+        cursor = _Cursor(data, path)
+        _, pairs = cursor.counts()
+        return dict(itertools.takewhile(lambda pair: pair[0].startswith("general."), cursor.pairs(pairs)))
+    finally:
+        data.close()
+
+
 def _map(path: Path) -> mmap.mmap:
     try:
         with path.open("rb") as file:

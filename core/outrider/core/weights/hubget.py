@@ -17,17 +17,18 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from outrider.core.weights import hubtrouble
+from outrider.core.weights import hubtrouble, shards
 from outrider.core.weights.catalogue import File
-from outrider.core.weights.choice import Item, NoChoice, choose
+from outrider.core.weights.choice import Item, NoChoice, choose, has_tokenizer
 from outrider.core.weights.hubtrouble import Trouble
 from outrider.core.weights.locks import lock
 
@@ -40,7 +41,7 @@ FULL = 28  # exit status: with the disk full, a reason could not be written
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENOSPC}
 _AT_ONCE = 4  # files
 _MARGIN = 16 << 20  # bytes that stay free
-_TRIES = 8  # in a row without a new byte; with the waits between them about two minutes
+_TRIES = 7  # in a row without a new byte; with the waits between them about a minute
 _TRIES_UNHEARD = 2  # while the hub has not answered once: there may be no network at all
 _LONGEST = 30.0  # seconds between two tries
 
@@ -63,6 +64,7 @@ class Plan(msgspec.Struct, frozen=True):
     license: str = ""
     label: str = ""
     labels: tuple[str, ...] = ()
+    template: bool = True  # False: none of its small files holds a chat template
 
     @property
     def nbytes(self) -> int:
@@ -107,14 +109,54 @@ def _ask(want: Want) -> Plan:
         raise
     except (ValueError, TypeError, KeyError) as error:  # an answer of another form
         raise hubtrouble.no_hub() from error
+    commit, listed = found.sha or want.revision, {item.path: item for item in map(_item, found.siblings or [])}
+    read = partial(_small, want.repo, commit)
     try:
-        chosen = choose((_item(sibling) for sibling in found.siblings or []), want.label)
+        chosen = choose(listed.values(), want.label, None if want.label else _index(listed, read))
     except NoChoice as error:
         raise Trouble(str(error), error.hint.replace("NAME:", f"{want.repo}:")) from error
-    commit = found.sha or want.revision
     items = tuple(_sized(want.repo, item, commit) for item in chosen.items)
     license_ = str(getattr(found.card_data, "license", None) or "")
-    return Plan(commit, items, license_, chosen.label, chosen.labels)
+    return Plan(commit, items, license_, chosen.label, chosen.labels, _has_template(items, read))
+
+
+def _index(listed: Mapping[str, Item], read: Callable[[Item], bytes]) -> tuple[str, ...] | None:
+    """The files that the repository's index names, if it has one. Raises Trouble."""
+    if shards.INDEX not in listed or "config.json" not in listed:
+        return None
+    try:
+        return shards.indexed(read(listed[shards.INDEX]))
+    except ValueError as error:
+        raise Trouble(f"its {shards.INDEX} names no files", "Take another form or revision of this model.") from error
+
+
+def _has_template(items: Sequence[Item], read: Callable[[Item], bytes]) -> bool:
+    """Whether a model in safetensors can chat, as far as its small files tell; a GGUF tells when it is here. Raises Trouble."""
+    files = {item.name: item for item in items}
+    if not has_tokenizer(files) or any(name.startswith("chat_template.") for name in files):
+        return True
+    settings = files.get("tokenizer_config.json")
+    try:
+        return settings is not None and bool(msgspec.json.decode(read(settings), type=dict).get("chat_template"))
+    except msgspec.MsgspecError:  # opening the model says so
+        return True
+
+
+def _small(repo: str, commit: str, item: Item) -> bytes:
+    """A file that tells of the others, held in memory. Raises the client's errors, Trouble."""
+    from huggingface_hub import constants, get_session, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+
+    data, limit = bytearray(), item.bytes if item.bytes >= 0 else shards.LARGEST_INDEX
+    url, timeout = hf_hub_url(repo, item.path, revision=commit or None), constants.HF_HUB_DOWNLOAD_TIMEOUT
+    headers = build_hf_headers(library_name="outrider")
+    with get_session().stream("GET", url, headers=headers, timeout=timeout, follow_redirects=True) as response:
+        hf_raise_for_status(response)
+        for chunk in response.iter_bytes():
+            data += chunk
+            if len(data) > min(limit, shards.LARGEST_INDEX):
+                raise hubtrouble.wrong_answer(item)
+    return bytes(data)
 
 
 def _item(sibling: RepoSibling) -> Item:
@@ -205,7 +247,7 @@ class _Transfer:
     def _pause(self, seconds: float, error: Exception) -> None:
         status, why = self._room / "status", hubtrouble.in_short(error)
         self._troubled = True
-        status.write_text(f"{why}, next try in {seconds:.0f} s", "utf-8")
+        status.write_text(f"{why}, trying again in {seconds:.0f} s", "utf-8")
         self._stop.wait(seconds)
         status.write_text(f"{why}, trying again", "utf-8")
 

@@ -11,12 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from outrider.core import protocol
 from outrider.core.errors import Cancelled
+
+NOTE = "note"  # the phase of what a user should know: the text is in the note
 
 Progress = Callable[[str, int, int, str], None]  # phase, done, total (0 = not known), note
 
 _POLL = 0.1  # seconds
 STALL = 300.0  # seconds without a new byte before a child is given up
+
+
+def event(request: int, phase: str, done: float, total: float, note: str) -> protocol.Progress | protocol.Notice:
+    """What a pull reports, as the frame that tells a client."""
+    if phase == NOTE:
+        return protocol.Notice(note, request, "info")
+    return protocol.Progress(request, phase, done, total, "bytes", note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,10 @@ class Job:
         """Say how far `phase` is, in bytes."""
         if self.progress is not None:
             self.progress(phase, done, total, note)
+
+    def tell(self, text: str) -> None:
+        """Say something that the user should know."""
+        self.report(NOTE, note=text)
 
     def check(self) -> None:
         """Raises Cancelled once the user stopped the job."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from outrider.core.protocol import KnownDrafter, ModelChoice, ModelRow
 from outrider.core.weights import catalogue, library, plan
 from outrider.core.weights.catalogue import Entry
 from outrider.core.weights.checkpoint import open_checkpoint
+from outrider.core.weights.choice import has_tokenizer
+from outrider.core.weights.jobs import Progress
 
 
 def rows(everything: bool, choice: ModelChoice) -> list[ModelRow]:
@@ -29,13 +31,54 @@ def row(name: str, choice: ModelChoice, drafter: str | None = None) -> ModelRow:
     Raises ModelError for a name that is nothing, UsageError for a choice that this machine or this model does not have.
     """
     found = library.row(name)
-    return _told(found, catalogue.known(found.name), choice, drafter)
+    entry = catalogue.known(found.name)
+    if found.path is not None and not found.problem:
+        found.unsupported = refusal(Path(found.path))
+    return _told(found, entry, choice, drafter)
+
+
+def pull(name: str, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None) -> ModelRow:
+    """`library.pull`, and whether the engine can run what is there then. Raises as it does."""
+    found = library.pull(name, progress, cancelled)
+    if found.path is not None and not found.problem and not found.unsupported:
+        found.unsupported = refusal(Path(found.path))
+    return found
+
+
+def refusal(path: Path) -> str:
+    """Why a model cannot be run, as `run` would say it; empty if it can, and for weights of drafters, which no one chats with.
+
+    Reads headers and the tokenizer, and no weights.
+    """
+    if path.is_dir() and not has_tokenizer(file.name for file in path.iterdir()) and not list(path.glob("*.gguf")):
+        return ""
+    from outrider.core.target import outline
+    from outrider.core.text.tokenizer import Tokenizer
+
+    try:
+        with closing(open_checkpoint(path)) as checkpoint:
+            Tokenizer.from_checkpoint(checkpoint)
+            outline.check(checkpoint)
+    except ModelError as error:
+        return error.message.rstrip(".")
+    return ""
+
+
+def located(name: str) -> Path:
+    """The path of a model that is here, for a look-up. Raises ModelError for any other, with what the catalogue knows of it."""
+    try:
+        return library.resolve(name, download=False)
+    except ModelError as error:
+        made = [f"{one.method} {one.repo}" for one in catalogue.drafters_for(name) if one.repo]
+        if made:
+            error.message += f" Drafters published for it: {', '.join(made)}."
+        raise
 
 
 def _told(row: ModelRow, entry: Entry | None, choice: ModelChoice | None, drafter: str | None = None) -> ModelRow:
     if entry is not None:
         _facts(row, entry)
-    if choice is None:
+    if choice is None or (row.path is not None and row.unsupported):
         return row
     with _subject(row, entry) as subject:
         if subject is not None and drafter is not None:
@@ -47,8 +90,9 @@ def _told(row: ModelRow, entry: Entry | None, choice: ModelChoice | None, drafte
 
 
 def _facts(row: ModelRow, entry: Entry) -> None:
-    for key in ("series", "tier", "parameters", "active", "context", "form", "gguf", "gated", "unsupported"):
+    for key in ("series", "tier", "parameters", "active", "context", "form", "gguf", "gated"):
         setattr(row, key, getattr(entry, key))
+    row.unsupported = row.unsupported or entry.unsupported
     row.about = entry.about and row.path is None
     row.drafters = [
         KnownDrafter(
@@ -73,7 +117,7 @@ def _subject(row: ModelRow, entry: Entry | None) -> Iterator[plan.Subject | None
         try:
             subject = plan.of_checkpoint(checkpoint, row.name)
         except ModelError as error:
-            row.unsupported, subject = error.message, None
+            row.unsupported, subject = error.message.rstrip("."), None
         yield subject
 
 

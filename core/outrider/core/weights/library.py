@@ -5,19 +5,21 @@ from __future__ import annotations
 import difflib
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from outrider.core import paths
-from outrider.core.errors import ModelError, UsageError
+from outrider.core.errors import BrokenFileError, ModelError, UsageError
 from outrider.core.protocol import ModelRow
-from outrider.core.weights import catalogue, choice, elsewhere, hubname, receipts
+from outrider.core.weights import catalogue, choice, elsewhere, hubname, receipts, sidecar
 from outrider.core.weights.catalogue import Entry, Source
 from outrider.core.weights.download import fetch, lock_file, settle, unfinished, work_folder
 from outrider.core.weights.elsewhere import Found
 from outrider.core.weights.hubname import HubName
 from outrider.core.weights.jobs import Job, Progress
 from outrider.core.weights.locks import lock
-from outrider.core.weights.rows import described, detailed, from_found, in_place, installed
+from outrider.core.weights.rows import damage, described, detailed, from_found, in_place, installed
+from outrider.core.weights.sources import size_text
 
 _PARTIAL = ".partial"
 
@@ -47,33 +49,52 @@ def resolve(
     if entry is None:
         raise _unknown(name)
     if not download:
-        raise ModelError(f"The model {name!r} is not in the library.", f"Bring it: `outrider models pull {name!r}`.")
+        size = f" ({size_text(entry.nbytes)})" if entry.nbytes else ""
+        hint = f"Bring it{size}: `outrider models pull {name!r}`."
+        raise ModelError(f"The model {name!r} is not in the library.", hint)
     _refuse_unsupported(name, entry)
     return fetch(library, entry, job)
 
 
 def pull(name: str, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None) -> ModelRow:
-    """Bring a catalogue model or a hub id into the library, unless another tool has it here already.
+    """Bring a catalogue model or a hub id into the library, unless another tool has a sound copy of it here already.
 
-    Raises ModelError, DownloadError, Cancelled.
+    The row has a `problem` if what came cannot be opened. Raises ModelError, DownloadError, Cancelled.
     """
     library, entry, job = paths.models_dir(), _entry(name), Job(progress, cancelled)
     found = _elsewhere(name, entry) if entry is None or receipts.state(library, entry) == "missing" else None
-    if found is not None:
-        row = from_found(found)
-        row.note = f"It lies in the {found.source} and is used from there: nothing was copied."
+    broken = damage(found.path) if found is not None else ""
+    if found is not None and not broken:
+        row = described(from_found(found), found.path)
+        row.note = f"It is in the {found.source} and is used from there: nothing was copied."
         return row
+    if found is not None and entry is None:
+        hint = f"Get it again with {found.source}."
+        raise BrokenFileError(f"The copy of {name} in {found.source} cannot be used: {broken}", hint)
     if entry is None:
         raise _unknown(name)
     _refuse_unsupported(name, entry)
+    if found is not None:
+        job.tell(f"The copy in the {found.source} cannot be used, so the library gets one of its own. {broken}")
     fetch(library, entry, job)
     row = _row(entry)
-    receipt = receipts.read(library, entry)
-    asked = hubname.parse(name)
-    if receipt and asked and not asked.label and len(receipt.labels) > 1:
-        others = ", ".join(label for label in receipt.labels if label != receipt.label)
-        row.note = f"{receipt.label or 'One file'} was taken; {asked.repo}:LABEL brings another one: {others}."
+    row.note = _other_labels(name, entry)
     return row
+
+
+def _other_labels(name: str, entry: Entry) -> str:
+    """Which quantisation was taken, if none was named and there are others."""
+    receipt, asked = receipts.read(paths.models_dir(), entry), hubname.parse(name)
+    if not receipt or not asked or asked.label or len(receipt.labels) < 2:
+        return ""
+    others = ", ".join(label for label in receipt.labels if label != receipt.label)
+    return f"{receipt.label or 'One file'} was taken; {asked.repo}:LABEL brings another one: {others}."
+
+
+def advice(hint: str, name: str) -> str:
+    """A hint about a damaged file with the name that was asked for, if that is no local path."""
+    local = not _in_catalogue(name) and Path(name).expanduser().exists()
+    return hint if local else hint.replace("models pull NAME", f"models pull {name!r}")
 
 
 def rows() -> list[ModelRow]:
@@ -165,7 +186,10 @@ def _entry(name: str) -> Entry | None:
         if name in (entry.name, entry.path, Path(entry.path).stem):
             return entry
     asked = hubname.parse(name) or hubname.parse(catalogue.drafter_repo(name))
-    return (_same(asked) or _hub_entry(asked)) if asked else None
+    if asked is None:
+        return next((entry for entry in catalogue.entries() if name.casefold() == entry.name.casefold()), None)
+    asked = replace(asked, repo=catalogue.spelling(asked.repo))
+    return _same(asked) or _hub_entry(asked)
 
 
 def _same(asked: HubName) -> Entry | None:
@@ -173,13 +197,36 @@ def _same(asked: HubName) -> Entry | None:
     fitting = []
     for entry in _others():
         receipt = receipts.read(paths.models_dir(), entry)
-        if receipt is None or receipt.repo != asked.repo:
+        if receipt is None or receipt.repo.casefold() != asked.repo.casefold():
             continue
         if receipt.revision != asked.revision and not hubname.is_commit(asked.revision, receipt.commit):
             continue
-        if not asked.label or asked.label.lower() == receipt.label.lower():
-            fitting.append((choice.rank(receipt.label), entry.name, entry))
-    return min(fitting, key=lambda one: one[:2])[2] if fitting else None
+        place = _meant(receipt, _file(entry), asked.label)
+        if place is not None:
+            fitting.append((place, choice.rank(receipt.label), entry.name, entry))
+    return min(fitting, key=lambda one: one[:3])[3] if fitting else None
+
+
+def _file(entry: Entry) -> str:
+    """The file by whose name a model was pulled; empty if it was by another name."""
+    asked = hubname.from_folder(entry.path)
+    return asked.label if asked is not None and not choice.is_label(asked.label) else ""
+
+
+def _meant(receipt: receipts.Receipt, file: str, label: str) -> int | None:
+    """How well a pulled model is what a label means, 0 the best; None if it is not, or if its repository has a better one.
+
+    A drafter that was pulled by its `file` is meant by that name alone.
+    """
+    beside = bool(file and sidecar.by_name(file))
+    if not label:
+        return None if beside else 0
+    name = file or (receipt.files[0].name if receipt.files else "")
+    place = choice.fit(name, receipt.label, label) if receipt.label or name.lower().endswith(".gguf") else None
+    if place == 0 or beside:
+        return None if place else place
+    others = [choice.fit("", other, label) for other in receipt.labels if other != receipt.label]
+    return place if place is not None and all(other is None or other > place for other in others) else None
 
 
 def _elsewhere(name: str, entry: Entry | None) -> Found | None:
@@ -223,6 +270,12 @@ def _from_folder(folder: str) -> Entry:
 
 def _unknown(name: str) -> ModelError:
     names = [entry.name for entry in (*catalogue.entries(), *_others())] + [one.name for one in elsewhere.models()]
+    address = hubname.no_model(name)
+    if address:
+        return ModelError(
+            f"There is no model at {name!r}: {address}.",
+            "Give the address of a model's page, as in https://huggingface.co/ORG/NAME, or ORG/NAME alone.",
+        )
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:3]
     return ModelError(
         f"There is no model {name!r}: it is neither a local file or folder, nor a catalogue name, nor a hub id (owner/name).",

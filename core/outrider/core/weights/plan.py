@@ -22,6 +22,7 @@ from outrider.core.errors import ModelError, UsageError
 from outrider.core.protocol import MemoryPlan, ModelChoice
 from outrider.core.target.families import read_spec
 from outrider.core.target.spec import AttentionSpec, ConvSpec, DeltaSpec, LatentSpec, MambaSpec, TargetSpec
+from outrider.core.values import LEAST_CONTEXT
 from outrider.core.weights import catalogue, memory
 from outrider.core.weights.catalogue import Entry
 from outrider.core.weights.checkpoint import Checkpoint
@@ -239,9 +240,9 @@ def context(asked: int | None, made_for: int) -> int:
     """Tokens of context: those asked for, or a sensible number. Raises UsageError for more than the model was made for."""
     if asked is None:
         return min(made_for, CONTEXT)
-    if not 16 <= asked <= made_for:
+    if not LEAST_CONTEXT <= asked <= made_for:
         raise UsageError(
-            f"--context must be from 16 to {made_for} for this model, not {asked}.",
+            f"--context must be from {LEAST_CONTEXT} to {made_for} for this model, not {asked}.",
             "Leave it out for a sensible size.",
         )
     return asked

@@ -85,6 +85,23 @@ def described(row: ModelRow, path: Path) -> ModelRow:
     return row
 
 
+def damage(path: Path) -> str:
+    """Why the files at `path` are no whole model, if they are damaged; empty also for what Outrider cannot run."""
+    if path.is_dir() and drafter_pickle(file.name for file in path.iterdir()):
+        return ""
+    try:
+        checkpoint = open_checkpoint(path)
+        try:
+            info(checkpoint)
+        finally:
+            checkpoint.close()
+    except BrokenFileError as error:
+        return error.message
+    except ModelError:
+        return ""
+    return ""
+
+
 def detailed(row: ModelRow, path: Path) -> ModelRow:
     """The row with `detail`, as far as the files at `path` can be read."""
     try:

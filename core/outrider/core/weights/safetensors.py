@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import json
-import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.text.files import TokenizerFiles
-from outrider.core.weights import packed
+from outrider.core.weights import packed, shards
 from outrider.core.weights.disguise import disguise
 from outrider.core.weights.gguf import AGAIN
 
@@ -38,7 +38,6 @@ _NAMES |= {"F32": "float32", "I64": "int64", "U64": "uint64", "F64": "float64"} 
 _PLAIN = ("F64", "F32", "F16", "BF16")  # what weights are without a scale
 UNREADABLE = "Check that it is a file, and that you may read it."
 _LABELS = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
-_SHARD = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,39 +196,49 @@ def _fill(buffer: ctypes.Array[ctypes.c_ubyte], entry: _Entry) -> None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        listed = read_json(index).get("weight_map")
-        if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
-            raise BrokenFileError(f"{index} names no files.", AGAIN)
-        return [_shard(folder, name, index.name) for name in sorted(set(listed.values()))]
-    if (folder / "model.safetensors").exists():
-        return [folder / "model.safetensors"]
-    found = sorted(folder.glob("*.safetensors"))
-    shards = [match for match in map(_SHARD.fullmatch, (file.name for file in found)) if match]
-    if shards:
-        count = int(shards[0][2])
-        return [
-            _shard(folder, f"model-{i:05d}-of-{count:05d}.safetensors", "its siblings") for i in range(1, count + 1)
-        ]
-    if len(found) == 1:
-        return found
+    found = sorted(file.name for file in folder.glob("*.safetensors"))
+    names = _indexed(folder) if (folder / shards.INDEX).exists() else None
+    try:
+        taken = shards.weights(found, names)
+    except shards.Incomplete as error:
+        raise _incomplete(folder, error, found) from error
+    if names is not None and set(taken) != set(names):
+        raise _incomplete(folder, shards.Incomplete(names, len(names)), found)
+    if taken:
+        return [folder / name for name in taken]
     if not found:
         raise ModelError(f"{folder} holds no safetensors file.", AGAIN)
-    listed = ", ".join(file.name for file in found[:4])
-    raise ModelError(f"{folder} holds several safetensors files ({listed}) and no index.", "Keep only the model's own.")
+    listed = ", ".join(found[:4])
+    raise ModelError(
+        f"{folder} holds several safetensors files ({listed}) and no index.",
+        f"Keep only the model's own, or add the {shards.INDEX} that it was published with.",
+    )
 
 
-def _shard(folder: Path, name: str, source: str) -> Path:
-    if Path(name).name != name:
-        raise BrokenFileError(f"{folder / source} names a file outside its folder: {name}.", AGAIN)
-    if not (folder / name).is_file():
-        raise BrokenFileError(f"{folder} lacks the shard {name}, which {source} names.", AGAIN)
-    return folder / name
+def _indexed(folder: Path) -> list[str]:
+    """The files that the index of a folder names, each inside it. Raises BrokenFileError."""
+    index = folder / shards.INDEX
+    listed = read_json(index).get("weight_map")
+    if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
+        raise BrokenFileError(f"{index} names no files.", AGAIN)
+    outside = next((name for name in listed.values() if Path(name).name != name), None)
+    if outside is not None:
+        raise BrokenFileError(f"{index} names a file outside its folder: {outside}.", AGAIN)
+    return sorted(set(listed.values()))
+
+
+def _incomplete(folder: Path, error: shards.Incomplete, found: Sequence[str]) -> BrokenFileError:
+    """What is missing, and which files are there instead."""
+    others = [name for name in found if name not in error.named]
+    there = f" There are {len(others)} others: {shards.few(others)}." if others else ""
+    hint = AGAIN
+    if others and len(error.missing) == error.total:
+        hint += f" If the files there are the whole model, delete its {shards.INDEX}."
+    return BrokenFileError(f"{folder} lacks {error.what}.{there}", hint)
 
 
 def _check_index(folder: Path, entries: dict[str, _Entry]) -> None:
-    index = folder / "model.safetensors.index.json"
+    index = folder / shards.INDEX
     if not index.exists():
         return
     for name, file in read_json(index)["weight_map"].items():

@@ -21,13 +21,18 @@ from outrider.core.weights.catalogue import Entry, Source
 from outrider.core.weights.choice import Item
 from outrider.core.weights.hubget import FULL, Plan, Want, read_plan
 from outrider.core.weights.hubtrouble import Told
-from outrider.core.weights.jobs import STALL, Child, Job, run
+from outrider.core.weights.jobs import STALL, Child, Job, run, size_of
 
 CHUNK = 1 << 20  # bytes
 _ALONE = {"PYTHONSAFEPATH": "1"}  # a child never imports from the folder that it downloads to
 _FULL = ("No space left on device", "Disk quota exceeded", "There is not enough space on the disk")
 _UNREACHABLE = re.compile(
     r"Retrying \(|ConnectionError|Max retries|Name or service|Network is unreachable|Could not fetch"
+)
+_TOLD = 1 << 20  # bytes that are here, from which on they are told of
+NO_TEMPLATE = (
+    "{0} has no chat template, so it cannot chat as it is: it goes on with raw text (`outrider run --raw`), "
+    "or give it a template with --chat-template."
 )
 RETRY_WAIT = 1.0  # seconds before the second try of something that the hub did not give
 
@@ -133,26 +138,53 @@ def _from_hub(entry: Entry, source: Source, work: Path, job: Job) -> tuple[Path,
     files.mkdir(parents=True, exist_ok=True)
     want = Want(source.repo, source.revision, source.label, entry.files, RETRY_WAIT)
     (room / "want.json").write_bytes(msgspec.json.encode(want))
+    announced = _Announced(source, work, job)
     quiet = {**_ALONE, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     child = Child(
         command=[sys.executable, "-m", "outrider.core.weights.hubget", str(room)],
         folder=files,
         log=room / "log",
-        total=lambda: _expected(work),
+        total=announced.total,
         note=lambda: note(source, work),
         waiting=lambda: _status(room),
         environment=quiet,
     )
     status = run(child, job)
+    if status == 0:
+        announced.total()
     plan = planned(work)
     if status != 0 or plan is None:
         raise _hub_error(status, room, work.parent)
     return files, plan
 
 
-def _expected(work: Path) -> int:
-    plan = planned(work)
-    return plan.nbytes if plan else 0
+class _Announced:
+    """Tells once what the hub is going to send, as soon as it has been asked in this try."""
+
+    def __init__(self, source: Source, work: Path, job: Job) -> None:
+        self._source, self._work, self._job = source, work, job
+        self._before: int | None = self._written()
+
+    def total(self) -> int:
+        """Bytes that are expected, 0 while they are not known."""
+        plan = planned(self._work)
+        if plan is not None and self._before is not None and self._written() != self._before:
+            self._before = None
+            here = size_of(arriving(self._work))
+            self._job.tell(download_text(note(self._source, self._work), plan.nbytes, here, self._work.parent))
+            if not plan.template:
+                self._job.tell(NO_TEMPLATE.format(self._source.repo))
+        return plan.nbytes if plan else 0
+
+    def _written(self) -> int:
+        file = self._work / "hub" / "plan.json"
+        return file.stat().st_mtime_ns if file.exists() else 0
+
+
+def download_text(name: str, nbytes: int, here: int, library: Path) -> str:
+    """What is going to be downloaded, and what room there is for it."""
+    rest = f" ({size_text(here)} of it are here)" if here >= _TOLD else ""
+    return f"{name}: {size_text(nbytes)} to download{rest}; {size_text(shutil.disk_usage(library).free)} are free in {library}."
 
 
 def note(source: Source, work: Path) -> str:

@@ -35,6 +35,7 @@ class DraftModel:
     """The method; it needs `--drafter-weights`."""
 
     api = 1
+    options: Mapping[str, str] = {}
 
     @property
     def recipe(self) -> Recipe:
@@ -161,8 +162,8 @@ class Rider:
             return None
         picks = Picks(context, count, weighs=self._graphs is None)
         logits = self._catch_up(ids)  # [Vd]
-        while picks.add(self._in_target_ids(logits)):
-            logits = self._pass(self._in_own_ids(picks.path[-1:]))
+        while picks.add(self._in_target_ids(logits)) and (following := self._in_own_ids(picks.path[-1:])):
+            logits = self._pass(following)
         if picks.broken:
             return self._spoilt()
         self._lost = False
@@ -210,7 +211,11 @@ class Rider:
         return result.logits[-1]
 
     def _in_own_ids(self, tokens: Sequence[int]) -> list[int]:
-        return list(tokens) if self._bridge is None else self._bridge.draft_ids(tokens)
+        """Without those that it has no row for: padding, or words that were added to the target alone."""
+        rows = self._decoder.spec.vocab
+        if self._bridge is not None:
+            return self._bridge.draft_ids(tokens)
+        return list(tokens) if self._vocab <= rows else [token for token in tokens if token < rows]
 
     def _in_target_ids(self, logits: Tensor) -> Tensor:
         """[Vd] -> [V]: equal tokenizers share their ids; rows that only one side has are padding and never drafted."""

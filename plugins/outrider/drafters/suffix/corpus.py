@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.core.bounded import TooLong, read_path
 from outrider.core.drafting import ModelInfo
 from outrider.core.errors import ModelError
 from outrider.core.text.tokenizer import Tokenizer
@@ -75,10 +76,9 @@ def read_corpus(path: Path, model: ModelInfo) -> Corpus:
     """The text file at `path` in the tokens of `model`. Raises ModelError if it is no such file, empty, or too big."""
     hint = "Give a UTF-8 text file, for example notes or source code put together."
     try:
-        size = path.stat().st_size
-        if size > BIGGEST:
-            raise ModelError(f"{path} has {size >> 20} MB; a corpus may have {BIGGEST >> 20} MB.", "Give a part of it.")
-        text = path.read_text(encoding="utf-8")
+        text = read_path(path, BIGGEST).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except TooLong:
+        raise ModelError(f"{path} is too long: a corpus may have {BIGGEST >> 20} MB.", "Give a part of it.") from None
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}.", hint) from error
     except UnicodeDecodeError as error:

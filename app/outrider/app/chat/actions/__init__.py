@@ -30,7 +30,7 @@ PROMPT_KEYS: tuple[tuple[str, str], ...] = (
         "shift+tab",
         "To what is attached: delete removes it, enter unfolds a paste into the prompt; else to the last message",
     ),
-    ("ctrl+z, ctrl+_", "Undo in the prompt"),
+    ("ctrl+z, ctrl+_", "Undo in the prompt; on an empty one ctrl+z goes back to the shell until its `fg`"),
     ("alt+z", "Redo in the prompt"),
 )
 

@@ -16,6 +16,7 @@ ACTIONS: tuple[Action, ...] = (
         candidates=lambda screen: offers.words("chat", "code"),
         argument="chat or code number",
         on_message=("c",),
+        letter_word="copy",
         leader="y",
     ),
     Action(
@@ -25,6 +26,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda screen, _: screen.copying.code(""),
         slash="copy-code",
         on_message=("x",),
+        letter_word="copy code",
         leader="K",
     ),
     Action(

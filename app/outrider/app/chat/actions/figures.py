@@ -28,6 +28,7 @@ ACTIONS: tuple[Action, ...] = (
         slash="inspect",
         group="View",
         on_message=("i",),
+        letter_word="inspect",
         leader="I",
         unavailable=lambda screen: "" if screen.inspection.able else "there is no reply yet",
     ),

@@ -83,7 +83,18 @@ ACTIONS: tuple[Action, ...] = (
         lambda screen, _: screen.cards.restart(),
         slash="restart",
         group="Models",
+        changes=True,
         unavailable=lambda screen: screen.cards.fresh(),
+    ),
+    Action(
+        "larger_context",
+        "Larger context",
+        "Load the model again with as much context as it and the memory allow",
+        lambda screen, _: screen.models.enlarge(),
+        slash="larger-context",
+        group="Models",
+        changes=True,
+        unavailable=lambda screen: screen.models.why_not_enlarge(),
     ),
     Action(
         "leader",

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from outrider.app.chat.actions.action import Action
 from outrider.app.chat.input import offers
+from outrider.app.chat.terminal import has_job_control
+
+if TYPE_CHECKING:
+    from outrider.app.chat.screen import ChatScreen
+
+
+def _stays(screen: ChatScreen) -> str:
+    return "" if screen.app.can_stop and has_job_control() else "no shell here could bring the chat back"  # type: ignore[attr-defined]
+
 
 ACTIONS: tuple[Action, ...] = (
     Action(
         "stop",
         "Stop the reply",
-        "Stop the running reply and keep its text; with none, take a waiting message back or go to the last reply",
+        "Stop the running reply and keep its text; else close what is open, take a waiting message back, or go to the prompt",
         lambda screen, _: screen.stop(),
         keys=("escape",),
         slash="stop",
@@ -28,6 +39,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda screen, _: screen.new_chat(),
         keys=("ctrl+n",),
         slash="new",
+        changes=True,
         leader="n",
     ),
     Action(
@@ -55,6 +67,7 @@ ACTIONS: tuple[Action, ...] = (
         "Delete this chat and begin another; `/delete message` deletes one message alone; /undo brings either back",
         lambda screen, words: screen.branching.delete_either(words),
         slash="delete",
+        changes=True,
         candidates=lambda screen: offers.words("message"),
         argument="message",
     ),
@@ -64,6 +77,7 @@ ACTIONS: tuple[Action, ...] = (
         "Bring back the chat, or the messages, that were deleted last",
         lambda screen, _: screen.shelf.undo(),
         slash="undo",
+        changes=True,
         leader="z",
     ),
     Action(
@@ -105,12 +119,21 @@ ACTIONS: tuple[Action, ...] = (
         leader="u",
     ),
     Action(
+        "suspend",
+        "Suspend",
+        "Back to the shell until its `fg`, with a reply going on meanwhile; ctrl+z on an empty prompt does the same",
+        lambda screen, _: screen.app.stop_job(),  # type: ignore[attr-defined]
+        slash="suspend",
+        unavailable=_stays,
+    ),
+    Action(
         "quit",
         "Quit",
         "Leave the chat and end the engine",
         lambda screen, _: screen.quit(),
         keys=("ctrl+q",),
         slash="quit",
+        changes=True,
         empty_prompt=("ctrl+d",),
         leader="q",
     ),

@@ -37,6 +37,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda screen, _: screen.find.step(1),
         group="View",
         on_message=("n",),
+        letter_word="next found",
         slash="find-next",
         unavailable=lambda screen: "" if screen.find.open else "nothing is searched for",
     ),
@@ -47,6 +48,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda screen, _: screen.find.step(-1),
         group="View",
         on_message=("N",),
+        letter_word="found before",
         slash="find-previous",
         unavailable=lambda screen: "" if screen.find.open else "nothing is searched for",
     ),
@@ -58,6 +60,7 @@ ACTIONS: tuple[Action, ...] = (
         slash="raw",
         group="View",
         on_message=("v",),
+        letter_word="source",
     ),
     Action(
         "prompt",

@@ -6,6 +6,7 @@ from importlib.resources import as_file, files
 
 from textual.app import App
 
+from outrider.app.chat.bindings import terminal_driver
 from outrider.app.chat.compare.arena import RaceScreen
 from outrider.app.chat.compare.exporting import export_here, marks_of
 from outrider.app.chat.compare.race import Race
@@ -23,7 +24,7 @@ class ReplayApp(App[None]):
 
     def __init__(self, race: Race, look: Look) -> None:
         with as_file(files("outrider.assets") / "styles" / "compare.tcss") as style:
-            super().__init__(css_path=style)
+            super().__init__(driver_class=terminal_driver(), css_path=style)
         for theme in (DARK, LIGHT, CONTRAST):
             self.register_theme(theme)
         self.theme = theme_of(look.theme)

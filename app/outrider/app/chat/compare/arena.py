@@ -23,6 +23,7 @@ from outrider.app.chat.compare import verdict
 from outrider.app.chat.compare.race import Race
 from outrider.app.chat.compare.replay import Replay, Track
 from outrider.app.chat.meter import speed
+from outrider.app.text import padded, width
 
 _TICK, _REMOTE_TICK = 1 / 15, 1 / 8  # seconds
 _NARROW = 36  # cells that a lane needs beside others
@@ -171,14 +172,14 @@ class RaceScreen(Screen[None]):
     def _track(self) -> Content:
         """A bar for each lane, in tokens, and who leads."""
         places = self.replay.places()
-        names = max(len(place.label) for place in places)
+        names = max(width(harmless(place.label)) for place in places)
         room = max(8, min(60, self.size.width - names - 24))
         parts: list[str | tuple[str, str]] = []
         for place in places:
             full = round(room * place.tokens / self.replay.most) if self.replay.most else 0
             lead = f" +{place.lead}" if place.lead else ""
             parts += [
-                (f"{place.label:<{names}} ", "bold"),
+                (f"{padded(harmless(place.label), names)} ", "bold"),
                 ("█" * full, "$primary"),
                 ("·" * (room - full), "$text-muted"),
                 f" {place.tokens}{lead}\n",

@@ -92,7 +92,7 @@ def decoded(race_json: bytes) -> Race:
     """A saved race. Raises ValueError with a sentence if it is none, or of a newer Outrider."""
     try:
         race = msgspec.json.decode(race_json, type=Race)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"It is not a saved race: {error}.") from error
     if race.format > FORMAT:
         raise ValueError("It was saved by a newer Outrider.")

@@ -7,6 +7,7 @@ from textwrap import wrap
 
 from outrider.app.chat.history.past import WEEKS, Past
 from outrider.app.chat.stats.lines import GOOD, MUTED, STRONG, Line, cut, number, share, sparkline
+from outrider.app.text import padded
 
 NAME = 16  # cells
 
@@ -29,7 +30,7 @@ def lines(rows: Sequence[Past], choices: Mapping[str, str], model: str, width: i
         for name, words in choices.items():
             told = wrap(words, max(20, width - NAME - 1))
             for place, text in enumerate(told):
-                made.append(Line((((name if not place else "").ljust(NAME + 1), ""), (text, MUTED))))
+                made.append(Line(((padded(name if not place else "", NAME + 1), ""), (text, MUTED))))
     return made
 
 
@@ -44,7 +45,7 @@ def _row(row: Past) -> Line:
     times = whole.times
     return Line(
         (
-            (f"{cut(name, NAME - 1):<{NAME}}", ""),
+            (padded(cut(name, NAME - 1), NAME), ""),
             (f"{whole.replies:>8,}", ""),
             (number(whole.tokens_per_pass or None, 7, 2), ""),
             (share(whole.accepted, whole.proposed, 10), ""),

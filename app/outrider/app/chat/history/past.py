@@ -25,9 +25,11 @@ class Sum:
     plain_s: float = 0.0  # what plain passes would have taken for these
 
     def add(self, kept: Kept) -> None:
-        """Count one reply."""
+        """Count one reply; of one that runs in circles no figure."""
         report = kept.report
         self.replies += 1
+        if report.loops:
+            return
         if report.passes > 0:
             self.tokens += max(0, kept.tokens - 1 + (report.finish == "stop"))
             self.passes += report.passes

@@ -51,13 +51,13 @@ def read_file(path: Path, folder: Path | None = None) -> Attachment:
     return Attachment(name=name, text=_lines(decoded(data, name)), path=str(path.absolute()))
 
 
-def decoded(data: bytes, name: str) -> str:
-    """Text that is UTF-8, or says itself what it is. Raises `Refused` for anything else."""
+def decoded(data: bytes, name: str, convert: str = "") -> str:
+    """Text that is UTF-8, or says itself what it is. Raises `Refused` for anything else; `convert`: a command that helps."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return _decode(data, encoding, name)
     if b"\0" in data:
-        raise Refused(f"{name} is not a text file.", "Only text can be attached.")
+        raise Refused(f"{name} is not {'text' if convert else 'a text file'}.", "Only text can be attached.")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -66,7 +66,7 @@ def decoded(data: bytes, name: str) -> str:
             return _decode(data, found[1].decode(), name)
         raise Refused(
             f"{name} is not UTF-8 text (byte {error.start:,}) and does not say what it is.",
-            f"Make it UTF-8, as in iconv -t UTF-8 {name}.",
+            f"Make it UTF-8, as in {convert or f'iconv -t UTF-8 {name}'}.",
         ) from error
 
 

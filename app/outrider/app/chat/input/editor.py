@@ -42,6 +42,6 @@ def edit(text: str, words: list[str]) -> str:
         if done.returncode:
             raise NoEditor(f"{words[0]} ended with code {done.returncode}; the prompt is as it was.")
         try:
-            return file.read_text("utf-8").removesuffix("\n")
-        except (OSError, UnicodeDecodeError) as error:
+            return file.read_text("utf-8", "replace").removesuffix("\n")
+        except OSError as error:
             raise NoEditor(f"What {words[0]} saved cannot be read; the prompt is as it was.") from error

@@ -49,7 +49,8 @@ class Keeping:
 
         with contextlib.suppress(OSError):
             self._drafts = await asyncio.to_thread(Drafts)
-            await self._bring(session.options.resume)
+            await session.opened.wait()  # it may be a copy of the chat that was asked for
+            await self._bring(session.chat.id)
             with contextlib.suppress(StoreError):
                 known = await session.keeper.ask(lambda store: {row.id for row in store.chats()})
                 if self._drafts is not None:  # else the program has ended meanwhile

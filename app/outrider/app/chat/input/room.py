@@ -139,7 +139,8 @@ class Input:
             self._draw()
             return True
         if name == "tab":
-            return self._tab()
+            self._tab()
+            return True
         if name == "shift+tab":
             self._screen.focus_previous()
             return True
@@ -159,15 +160,13 @@ class Input:
             return True
         return False
 
-    def _tab(self) -> bool:
-        if self.menu.chosen is None and self._picking is None:
-            if self._completing.typed() is None:
-                return False
+    def _tab(self) -> None:
+        """Complete; where nothing can be, nothing: the focus never goes to a message by itself."""
+        if self.menu.chosen is not None or self._picking is not None:
+            self._take(enter=False)
+        elif self._completing.typed() is not None:
             self._shut = ""
             self._refresh()
-            return True
-        self._take(enter=False)
-        return True
 
     def _enter(self) -> bool:
         if self._picking is not None:

@@ -134,7 +134,7 @@ class Chips(Static, can_focus=True):
             else:
                 self._at += by
                 self._draw()
-        elif name in ("delete", "backspace", "x"):
+        elif name in ("delete", "backspace"):
             self._remove(self._at)
         elif name == "enter":
             self._unfold(self._at)

@@ -9,6 +9,7 @@ from outrider.app.chat.inspect.cursor import Cursor
 from outrider.app.chat.inspect.trail import Passage, Seen
 from outrider.app.chat.stats.lines import MUTED, STRONG, Line, Part, cut, fit
 from outrider.app.chat.terms import TERMS
+from outrider.app.text import padded
 
 RIGHT, WRONG, CHOICE = "✓", "✗", "→"
 _CHOICE, _GONE = "bold $text-primary", "$text-disabled"
@@ -92,7 +93,7 @@ def _draft(passage: Passage, index: int, width: int) -> Iterator[Line]:
     for one in deep[:8]:
         parts: tuple[Part, ...] = (
             (f"{WRONG} {one.depth + 1:<4}", _GONE),
-            (quoted(one.text, room).ljust(room), _GONE),
+            (padded(quoted(one.text, room), room), _GONE),
             ("too late", _GONE),
         )
         yield Line(parts, ("ignored",))
@@ -107,7 +108,7 @@ def _others(passage: Passage, depth: int, room: int) -> Iterator[Line]:
             yield Line(
                 (
                     (f"{WRONG} {depth:<4}", ""),
-                    (quoted(one.text, room).ljust(room), ""),
+                    (padded(quoted(one.text, room), room), ""),
                     (percent(one.p).rjust(7), MUTED),
                 ),
                 ("proposed", "probability"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outrider.app import render
+from outrider.app.chat.context import why_not_larger
 from outrider.app.chat.follow import Follower
 from outrider.app.chat.problem import Problem
 from outrider.app.chat.session import BUSY, State
@@ -137,6 +138,33 @@ class Models:
             self._screen.stage.spawn(self._choose(name))
         else:
             self.show()
+
+    def why_not_enlarge(self) -> str:
+        """Why the context cannot be made larger now."""
+        return self.busy() or why_not_larger(self._screen.session)
+
+    def enlarge(self) -> None:
+        """Load the model again with a larger context."""
+        self._screen.stage.spawn(self._enlarge())
+
+    async def _enlarge(self) -> None:
+        session, stage = self._screen.session, self._screen.stage
+        before = session.loaded.context if session.loaded is not None else 0
+        model = msgspec.structs.replace(session.options.model, context=None)
+        error = await session.change_model(model, session.drafter)
+        now = session.loaded.context if session.loaded is not None else 0
+        if error is not None:
+            stage.complain(Problem.of("The context could not be made larger", error))
+        elif now > before:
+            session.chat.warned = 0.0
+            if (
+                prompt := getattr(self._screen, "prompt", None)
+            ) is not None:  # in lines there is none, nor are there cards
+                stage.settle()
+                prompt.focus()
+            stage.tell(f"The context has {now:,} tokens now; it had {before:,}.")
+        else:
+            stage.tell(f"The context has {now:,} tokens; the model and the memory allow no more.")
 
     async def _choose(self, name: str) -> None:
         row = next((row for row in self.rows if row.name == name and row.path), None)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding
 from textual.content import Content
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList
 
 from outrider.app.chat.browser import Browser, Part, columns
+from outrider.app.chat.chats import at_end
 from outrider.app.chat.confirm import ConfirmScreen
 from outrider.app.chat.models.details import details
 from outrider.app.chat.models.pairs import Pair, promised
@@ -35,7 +36,8 @@ class ModelsScreen(Browser):
         Binding("ctrl+g", "pull", "Pull", show=False, priority=True),
         Binding("ctrl+x", "stop", "Stop the download", show=False, priority=True),
         Binding("ctrl+r", "look", "Look again", show=False, priority=True),
-        Binding("delete,ctrl+d", "delete", "Delete", show=False, priority=True),
+        Binding("delete", "delete(True)", "Delete", show=False, priority=True),
+        Binding("ctrl+d", "delete", "Delete", show=False, priority=True),
     ]
     WORDS = "A name, a family, a drafter, here, fits …"
     KEYS = (
@@ -169,6 +171,12 @@ class ModelsScreen(Browser):
         self.dismiss()
         self._room.use(row)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In the middle of the words the delete key is theirs."""
+        if action == "delete" and parameters == (True,):
+            return at_end(self.query_one(Input))
+        return super().check_action(action, parameters)
+
     def action_pull(self) -> None:
         """Bring it, and stay here; if it is here or on its way, bring the first drafter made for it."""
         row, pulls = self._chosen(), self._room.pulls
@@ -197,7 +205,7 @@ class ModelsScreen(Browser):
             self.say("No download runs.")
         self._follow()
 
-    def action_delete(self) -> None:
+    def action_delete(self, edits: bool = False) -> None:
         """Ask, then delete."""
         row = self._chosen()
         if row is None:

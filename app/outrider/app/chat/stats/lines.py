@@ -13,6 +13,8 @@ from outrider.app.chat.meter import size
 from outrider.app.chat.stats.figures import ENOUGH, Figures, session_words
 from outrider.app.chat.stats.tally import COLUMNS, Totals
 from outrider.app.chat.stats.why import SEEN, Cause
+from outrider.app.text import cut as cut_to
+from outrider.app.text import padded
 
 WIDTH = 35  # cells of a line of the panel
 _BAR, _FEWEST, _MOST = 8, 4, 8  # cells of a bar; depths that are shown
@@ -75,7 +77,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 def cut(text: str, width: int) -> str:
     """At most so many cells."""
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return cut_to(text, width, "…")
 
 
 def _times(figures: Figures) -> Part:
@@ -89,7 +91,7 @@ def _times(figures: Figures) -> Part:
 def panel(figures: Figures, totals: Totals, found: Cause | None, *, sparks: bool = True) -> list[Line]:
     """All lines of the panel."""
     lines = [
-        _line((cut(figures.drafter, 16).ljust(16), STRONG), (f"{figures.choice} · {figures.state}".rjust(19), ""),
+        _line((padded(cut(figures.drafter, 16), 16), STRONG), (f"{figures.choice} · {figures.state}".rjust(19), ""),
               terms=("drafter", "state")),
         _line(("now".rjust(25) + "mean".rjust(10), MUTED)),
         _line(("tok/s".ljust(15), MUTED), number(figures.rate, 10), number(figures.rate_mean, 10),
@@ -169,7 +171,7 @@ def strip(figures: Figures, totals: Totals, found: Cause | None, width: int, *, 
     words = words.partition(" n ")[0]
     gap = ("  ", "")
     first = [
-        (cut(figures.drafter, 13).ljust(13), STRONG),
+        (padded(cut(figures.drafter, 13), 13), STRONG),
         (f" {figures.state}".ljust(9), ""),
         (f"{number(figures.rate, 6)} tok/s", ""),
         (f"{number(figures.per_pass, 6, 2)}/pass", ""),

@@ -150,7 +150,9 @@ class Totals:
         self.decode_s = self.plain_s = self.compared_s = 0.0
 
     def add(self, report: Report) -> None:
-        """Count one reply."""
+        """Count one reply, unless it runs in circles: its figures would drown all others."""
+        if report.loops:
+            return
         count = len(report.token_ids)
         self.replies += 1
         self.tokens += count
