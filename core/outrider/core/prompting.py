@@ -152,8 +152,13 @@ class Prompting:
             detail=self._detail,
         )
 
-    def answer(self, messages: list[Message], choice: DrafterChoice, limit: int | None = None) -> Answered:
-        """One answer behind nothing: everybody pays for the whole prompt. Raises Cancelled, and as `Engine.generate`."""
+    def answer(
+        self, messages: list[Message], choice: DrafterChoice, limit: int | None = None, *, keep: bool = False
+    ) -> Answered:
+        """One answer behind nothing: everybody pays for the whole prompt. Raises Cancelled, and as `Engine.generate`.
+
+        `keep`: it may reuse what the answers before it left in the cache.
+        """
         steps: list[Step] = []
 
         def listen(event: Step | Progress | Notice) -> None:
@@ -162,7 +167,8 @@ class Prompting:
             elif isinstance(event, Notice):
                 self._say(event)
 
-        self._engine.forget()
+        if not keep:
+            self._engine.forget()
         report = self._engine.generate(self.request(messages, choice, limit), listen, Quiet(self._cancelled))
         if report.finish == "cancelled":
             raise Cancelled

@@ -14,16 +14,18 @@ from typing import Any, Literal
 import msgspec
 from torch import Tensor
 
+from . import verify_chat
 from .answer import CHUNK, Answer, Order
 from .engine import Engine, Say, check_choice
 from .errors import Cancelled, OutriderError, UsageError
 from .noise import Noise
 from .prompting import PLAIN, Answered, Prompting, Quiet, parting
-from .protocol import BenchPrompt, DrafterChoice, Generate, Message, Progress, Sampling, Verify
+from .protocol import BenchPrompt, DrafterChoice, Generate, Message, Notice, Progress, Report, Sampling, Verify
 from .registry import Rider
 from .rounds import Round
 from .sample import Sampler
 from .trial import usual
+from .verify_chat import TOKENS, TURNS, Asked, ChatTally
 
 TEMPERATURE = 0.8  # of sampled text, where nothing is said
 NEAR = 1e-4  # gap in fp32 below which rounding may decide
@@ -52,6 +54,7 @@ class Parting(msgspec.Struct, kw_only=True):
     plain: Said
     drafted: Said
     gap: float | None = None  # between the two best scores in fp32
+    flow: str = ""  # of an answer of the chat, see `verify_chat`; "": it reused nothing
     verdict: Literal["near-tie", "difference", "unchecked"] = "difference"
     why: str = ""  # it was not checked
 
@@ -94,13 +97,17 @@ def run(engine: Engine, request: Verify, say: Say, cancelled: Callable[[], bool]
         check_choice(choice)
     model = engine.load(request.model, request.id, say, cancelled)
     loaded = model.loaded
-    pinned = [_pinned(choice, engine.drafter(model, choice, lambda text: None)) for choice in request.drafters]
+
+    def report(text: str) -> None:
+        say(Notice(text, request.id))
+
+    pinned = [_pinned(choice, engine.drafter(model, choice, report)) for choice in request.drafters]
     del model  # its memory may be needed for another
     job = _Job(engine, msgspec.structs.replace(request, drafters=pinned), say, cancelled)
-    finished = job.compare()
+    finished = job.compare() and job.chat()
     if finished:
         finished = job.recheck(loaded.dtype == "float32" and loaded.bits >= LESS)
-    tallies, partings = job.results()
+    tallies, chat, partings = job.results()
     return {
         "model": request.model.model,
         "dtype": loaded.dtype,
@@ -114,9 +121,13 @@ def run(engine: Engine, request: Verify, say: Say, cancelled: Callable[[], bool]
             "prompts": len(request.prompts),
         },
         "finished": finished,
-        "same": finished and not any(tally.differences or tally.unchecked for tally in tallies),
+        "same": finished and not any(tally.differences or tally.unchecked for tally in (*tallies, *chat)),
         "drafters": [msgspec.to_builtins(tally) for tally in tallies],
-        "partings": [msgspec.to_builtins(parting) for parting in partings],
+        "partings": [msgspec.to_builtins(parting) for parting in partings if not parting.flow],
+        "chat": {
+            "drafters": [msgspec.to_builtins(tally) for tally in chat],
+            "partings": [msgspec.to_builtins(parting) for parting in partings if parting.flow],
+        },
     }
 
 
@@ -164,6 +175,7 @@ class _Job:
             for mode in self.modes
             for choice in request.drafters
         }
+        self._chat: dict[tuple[str, str], ChatTally] = {}
         self._places: list[_Place] = []
         self._done = 0
 
@@ -174,6 +186,35 @@ class _Job:
                 asking = _Asking(self._engine, self._request, sampling, self._say, self._cancelled)
                 for prompt in self._request.prompts:
                     self._prompt(asking, mode, prompt)
+        except Cancelled:
+            return False
+        return True
+
+    def chat(self) -> bool:
+        """A chat in which each answer reuses what the ones before it left in the cache; False if it was cancelled."""
+        most = min(TOKENS, self.modes["greedy"].max_tokens or TOKENS)
+        sampling = msgspec.structs.replace(self.modes["greedy"], max_tokens=most)
+        asking = _Asking(self._engine, self._request, sampling, self._say, self._cancelled)
+        choices = [PLAIN, *self._request.drafters]
+
+        def ask(messages: list[Message], choice: DrafterChoice) -> Report:
+            total = (TURNS + 2) * len(choices)
+            self._tell("chat", sum(tally.answers for tally in self._chat.values()), total, "answers", _named(choice))
+            return asking.answer(messages, choice, keep=True).report
+
+        try:
+            asked = verify_chat.chat(self._request.prompts, lambda messages: asking.answer(messages, PLAIN).report)
+            parted = list[tuple[Asked, DrafterChoice, list[int]]]()
+            for one, choice, report in verify_chat.compare(asked, choices, ask):
+                tally = ChatTally(drafter=choice.name, flow=one.flow)
+                tally = self._chat.setdefault((choice.name, one.flow), tally)
+                tally.answers += 1
+                tally.identical += report.token_ids == one.want
+                if report.token_ids != one.want:
+                    parted.append((one, choice, list(report.token_ids)))
+            for one, choice, got in parted:
+                generate = asking.request(one.messages, choice)
+                self._places.append(self._place(generate, ("greedy", "chat", one.turn), one.want, got, one.flow))
         except Cancelled:
             return False
         return True
@@ -198,14 +239,20 @@ class _Job:
                 place.parting.why = f"The model could not be loaded in fp32: {error.message}"
         return True
 
-    def results(self) -> tuple[list[Tally], list[Parting]]:
+    def results(self) -> tuple[list[Tally], list[ChatTally], list[Parting]]:
         """Everything that was found."""
         partings = [place.parting for place in self._places]
         for (name, mode), tally in self._tallies.items():
-            verdicts = [parting.verdict for parting in partings if (parting.drafter, parting.mode) == (name, mode)]
-            tally.near_ties, tally.differences = verdicts.count("near-tie"), verdicts.count("difference")
-            tally.unchecked = verdicts.count("unchecked")
-        return list(self._tallies.values()), partings
+            self._judge(tally, [one for one in partings if (one.drafter, one.mode, one.flow) == (name, mode, "")])
+        for (name, flow), tally in self._chat.items():
+            self._judge(tally, [one for one in partings if (one.drafter, one.flow) == (name, flow)])
+        return list(self._tallies.values()), list(self._chat.values()), partings
+
+    @staticmethod
+    def _judge(tally: Tally | ChatTally, partings: Sequence[Parting]) -> None:
+        verdicts = [parting.verdict for parting in partings]
+        tally.near_ties, tally.differences = verdicts.count("near-tie"), verdicts.count("difference")
+        tally.unchecked = verdicts.count("unchecked")
 
     # ------------------------------------------------------------------ answers
 
@@ -230,6 +277,15 @@ class _Job:
 
     def _note(self, generate: Generate, where: tuple[Mode, str, int], want: list[int], got: list[int]) -> None:
         """Keep where a drafted answer leaves the plain one."""
+        place = self._place(generate, where, want, got)
+        self._places.append(place)
+        plain, drafted = place.parting.plain, place.parting.drafted
+        plain.gap = self._gap_again(place, generate, PLAIN, plain.id)
+        drafted.gap = self._gap_again(place, generate, generate.drafter, drafted.id)
+
+    def _place(
+        self, generate: Generate, where: tuple[Mode, str, int], want: list[int], got: list[int], flow: str = ""
+    ) -> _Place:
         model = self._engine.model
         assert model is not None
         (mode, prompt, turn), at = where, parting(want, got)
@@ -245,12 +301,10 @@ class _Job:
             token=at,
             plain=plain,
             drafted=drafted,
+            flow=flow,
             verdict="unchecked" if generate.model.exact is None else "difference",
         )
-        place = _Place(found, self._engine.order(model, generate, time.perf_counter()), want[:at])
-        self._places.append(place)
-        plain.gap = self._gap_again(place, generate, PLAIN, plain.id)
-        drafted.gap = self._gap_again(place, generate, generate.drafter, drafted.id)
+        return _Place(found, self._engine.order(model, generate, time.perf_counter()), want[:at])
 
     def _gap_again(self, place: _Place, generate: Generate, choice: DrafterChoice, said: int | None) -> float | None:
         """The gap in the pass that said a token: the answer is made anew up to there. None if it goes another way now."""

@@ -122,6 +122,7 @@ def test_any_bytes_at_all(seed: int) -> None:
 
 
 def test_keys() -> None:
+    assert keys(received(b"\x1b[3$", 0.2, b"\x1b[7$\x1b[A")) == ["shift+delete", "shift+home", "up"]
     assert keys(received(b"\x1b")) == ["escape"] and keys(received(b"\x1b\x1b")) == ["escape", "escape"]
     assert keys(received(b"\x1b[A\x1bOP\x1b[1;5C\x1b[[A\x1b[13;2u")) == ["up", "f1", "ctrl+right", "f1", "shift+enter"]
     assert (

@@ -172,6 +172,14 @@ class Hub:
         self.answers[name].set_result(protocol.plain(ModelRow(name=name, path=f"/models/{name}", nbytes=GB)))
         await self.turn()
 
+    async def useless(self, name: str) -> None:
+        """A download is done, and what came cannot be run."""
+        row = ModelRow(
+            name=name, path=f"/models/{name}", nbytes=GB, unsupported="the architecture odd is not supported yet"
+        )
+        self.answers[name].set_result(protocol.plain(row))
+        await self.turn()
+
     async def turn(self) -> None:
         """Let everything that can go on do so."""
         for _ in range(8):
@@ -199,6 +207,16 @@ async def test_one_download_after_the_other() -> None:
     last = hub.pulls.of("c")
     assert last is not None and last.way is Way.FAILED and last.words == "failed: No answer." and hub.changes > 5
     assert hub.ended[-1] == ("c", Way.FAILED) and not hub.pulls.open
+
+
+async def test_what_came_and_cannot_be_run_says_so() -> None:
+    hub = Hub()
+    hub.pulls.add("a")
+    await hub.turn()
+    await hub.useless("a")
+    pull = hub.pulls.of("a")
+    assert pull is not None
+    assert pull.words == "here, but it cannot be run: the architecture odd is not supported yet"
 
 
 async def test_the_app_may_end_while_a_download_runs() -> None:

@@ -9,6 +9,7 @@ import sys
 import termios
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from terminal import Terminal
@@ -116,6 +117,14 @@ def test_a_terminal_that_goes_away_ends_the_chat(tmp_path: Path) -> None:
             terminal.read()
             assert time.monotonic() < deadline
         assert edits_lines(terminal) and RESET not in terminal.seen
+
+
+async def test_the_key_that_stops_programs_undoes_where_there_is_text(ride: Any) -> None:
+    async with ride(private=True) as chat:
+        await chat.pilot.press("a", "ctrl+z")
+        assert chat.chat.prompt.text == "" and not chat.chat.status.flashing
+        await chat.pilot.press("ctrl+z")
+        await chat.until(lambda: "no shell here could bring the chat back" in chat.status)
 
 
 def test_no_shell_waits_for_a_program_of_a_session_of_its_own() -> None:

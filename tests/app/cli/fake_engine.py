@@ -195,6 +195,12 @@ class Fake:
             self.say(progress)
         if request.name == "endless":
             self.hear()
+        if request.name == "odd":
+            odd = p.ModelRow(
+                name="odd", path="/models/odd", nbytes=5, unsupported="the architecture odd is not supported yet"
+            )
+            self.say(p.Result(request=request.id, data=p.plain(odd)))
+            return
         self.one_row(request.id, request.name)
 
     def remove(self, request: p.Remove) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 
 import pytest
@@ -83,6 +84,15 @@ def test_models_pull_reports_on_stderr_and_results_on_stdout(outrider):
     assert outrider("models", "pull", "org/half").err.endswith("Note: Q4_0 was taken.\n")
 
 
+def test_what_cannot_be_run_is_not_called_ready(outrider):
+    done = outrider("models", "pull", "odd")
+    assert (done.code, done.out) == (0, "odd is here: 5 B at /models/odd\n")
+    assert done.err.endswith("Warning: it cannot be run: the architecture odd is not supported yet.\n")
+    done = outrider("models", "pull", "cut")
+    assert (done.code, done.out) == (1, "cut is here: 5 B at /models/cut.gguf\n")
+    assert done.err.endswith("Error: It cannot be used: It is cut off.\n`outrider models rm cut` deletes it.\n")
+
+
 def test_ctrl_c_during_a_pull_says_what_is_kept(screen):
     terminal = screen("models", "pull", "endless")
     terminal.read_until(b"98.4 MB of 98.4 MB")
@@ -125,6 +135,17 @@ def test_drafters_list(outrider, home):
     rows = json.loads(outrider("drafters", "list", "--json").out)
     assert [row["usable"] for row in rows] == [True, False, False]
     assert all(list(row) == list(protocol.DrafterRow.__struct_fields__) for row in rows)
+
+
+def test_options_of_a_drafter_are_shown_with_their_meaning():
+    row = protocol.DrafterRow(
+        name="some", fit="any", usable=True, options={"depth": "levels of a tree", "corpus": "a file"}
+    )
+    told = _drafters.shown(row, "starter")
+    assert "--drafter-option NAME=VALUE" in told
+    assert re.search(r"depth\s+levels of a tree\n.*corpus\s+a file", told)
+    row.options = {}
+    assert "--drafter-option" not in _drafters.shown(row, "starter")
 
 
 def test_drafters_that_were_published_are_told_with_how_to_use_them(outrider):

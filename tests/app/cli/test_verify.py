@@ -57,6 +57,18 @@ def test_near_ties_are_told_and_are_no_failure(outrider):
     assert done.out.endswith("5 of 6 drafted answers are identical to the plain ones, 1 part at a near-tie.\n")
 
 
+def test_the_chat_is_a_table_of_its_own(outrider):
+    done = outrider("verify", "-m", "m", "-d", "suffix")
+    assert done.code == 0
+    assert [line.split() for line in done.out.splitlines() if "turns" in line] == [
+        ["plain", "turns", "3", "3", "0", "0"]
+    ]
+    assert "4 of 4 answers behind a cached chat are identical to freshly read ones." in done.out
+    done = outrider("verify", "-m", "stale", "-d", "suffix")
+    assert done.code == 1
+    assert "suffix, edited of the chat, turn 2, token 57: a DIFFERENCE. read anew said" in done.out
+
+
 def test_a_difference_fails(outrider):
     done = outrider("verify", "-m", "wrong", "-d", "suffix")
     assert done.code == 1

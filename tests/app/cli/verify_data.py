@@ -26,9 +26,38 @@ def result(request: p.Verify, *, stopped: bool) -> dict[str, Any]:
         **{"model": request.model.model, "dtype": "bfloat16", "device": "cpu", "threads": 2},
         **{"exact": request.model.exact is not None, "rule": request.rule, "settings": {}},
         **{"finished": not stopped, "same": not stopped and not verdicts},
+        "chat": chat(request.model.model == "stale"),
         "drafters": tallies,
         "partings": [parting(names[0], number, verdict) for number, verdict in enumerate(verdicts)],
     }
+
+
+def chat(wrong: bool) -> dict[str, Any]:
+    """One drafter's answers behind the cache; `wrong`: the edited one differs."""
+    rows = [
+        {
+            "drafter": "none",
+            "flow": "turn",
+            "answers": 3,
+            "identical": 3,
+            "near_ties": 0,
+            "differences": 0,
+            "unchecked": 0,
+        },
+        {
+            "drafter": "suffix",
+            "flow": "edit",
+            "answers": 1,
+            "identical": 1,
+            "near_ties": 0,
+            "differences": 0,
+            "unchecked": 0,
+        },
+    ]
+    if not wrong:
+        return {"drafters": rows, "partings": []}
+    rows[1] |= {"identical": 0, "differences": 1}
+    return {"drafters": rows, "partings": [parting("suffix", 1, "difference") | {"flow": "edit", "prompt": "chat"}]}
 
 
 def parting(drafter: str, number: int, verdict: str) -> dict[str, Any]:

@@ -41,6 +41,15 @@ def marked() -> Whole:
     return whole
 
 
+def test_the_list_counts_the_messages_that_an_export_counts(path: Path) -> None:
+    whole = whole_of("Which river?", "The Nile.", "And then?", "The Amazon.", "And?")
+    whole.nodes.append(says("other", "Or which lake?", whole.nodes[1].id, "user"))  # on another branch
+    with Store.open(path) as store:
+        store.insert(whole)
+        (row,) = store.chats()
+        assert row.messages == 3 and "\nmessages: 3\n" in to_markdown(store.load(whole.chat.id))
+
+
 def test_attachments_leave_with_their_message(path: Path) -> None:
     whole = whole_of("Sum up.", "Done.")
     whole.nodes[0].attachments = [

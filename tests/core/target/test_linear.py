@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from outrider.core.target import linear as forms
 from outrider.core.target import packed_linear
@@ -125,3 +128,34 @@ def test_a_table_gives_rows() -> None:
     table = Table(packed, BF16)
     assert torch.equal(table(ids), packed.expand(BF16)[ids])
     assert table.device == CPU
+
+
+class Rows(TorchDispatchMode):
+    """Numbers of rows that torch's products are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(name in func.name() for name in ("linear", "mm")):
+            self.seen |= {part.shape[0] for part in args[:2] if isinstance(part, torch.Tensor) and part.dim() == 2}
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("form", [Linear, Prepacked, Int4, Int8, Expanding])
+def test_few_numbers_of_rows_reach_torch(form: Any) -> None:
+    """oneDNN keeps memory for every one of them."""
+    weight: Any = random(64, 128).to(BF16)
+    if form in (Int4, Int8, Expanding):
+        weight = quantise(weight.float(), 4 if form is Int4 else 8)
+    layer = form(weight, None, CPU) if form is Expanding else form(weight, None)
+    x = random(400, 128).to(BF16)
+    whole = layer(x)
+    with Rows() as rows, torch.inference_mode():
+        for count in range(193, 400, 5):
+            got = layer(x[:count])
+            assert got.shape == (count, 64)
+            torch.testing.assert_close(layer.plus(x[:count], got), 2 * got, atol=0.1, rtol=0.1)
+            torch.testing.assert_close(got, whole[:count], atol=0.1, rtol=0.1)
+    assert len(rows.seen - {64, 128}) <= 4

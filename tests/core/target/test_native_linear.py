@@ -124,6 +124,27 @@ def test_plain_weights_on_matrix_units(outputs: int, inputs: int, fast: Products
     assert off(layer(x[:3].float()), want[:3]) < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("bits", "coding", "group"), [(4, "affine", 32), (4, "table", 16), (8, "scaled", 64), (16, "", 0)]
+)
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_a_row_has_the_same_bits_in_a_wide_pass(
+    bits: int, coding: str, group: int, dtype: torch.dtype, products
+) -> None:
+    """In tiles and beside them, and in a pass that is worked on in several panels."""
+    if bits == 16 and (dtype == FP32 or not products.tiles):
+        pytest.skip("plain weights are multiplied in C by matrix units alone")
+    inputs, rows = 1088, 595
+    bias, x, residual = some(40, dtype=dtype), some(rows, inputs, dtype=dtype), some(rows, 40, dtype=dtype, seed=2)
+    if bits == 16:
+        layer: Packed = Plain(some(40, inputs, dtype=BF16), bias, products)
+    else:
+        layer = Packed(made(bits, coding, group, (40, inputs)), bias, dtype, products)
+    narrow = torch.cat([layer.plus(*few) for few in zip(x.split(37), residual.split(37), strict=True)])
+    for count in (65, 96, 207, rows):
+        assert torch.equal(layer.plus(x[:count], residual[:count]), narrow[:count])
+
+
 @pytest.mark.parametrize("plain", [False, True])
 def test_sums_that_are_not_rounded(plain: bool, products: Products) -> None:
     if plain and not products.tiles:

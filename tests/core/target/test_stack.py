@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -214,6 +214,40 @@ def test_rings(length: int) -> None:
     same(decoder, length, [1, 9, 16], slack=16, rings=0)
     same(decoder, length, [10], slack=16, rings=0, parents=TREE)
     same(decoder, length, [17], slack=16, rings=0)  # wider than its slack: by steps
+
+
+WIDER = {
+    "plain": ([SPEC] * 2, {}),
+    "windows": ([replace(SPEC, window=20), SPEC], {}),
+    "rings": ([replace(SPEC, window=50), SPEC], {"rings": 0}),
+    "sinks": ([replace(SPEC, sinks=True)] * 2, {}),
+    "keys of another layer": ([SPEC, replace(SPEC, source=0)], {}),
+}
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+@pytest.mark.parametrize("name", list(WIDER))
+def test_a_wide_pass_leaves_what_narrow_ones_leave(name: str, dtype: torch.dtype, *, stacks: bool) -> None:
+    """Residuals, keys and values of a prompt, bit for bit, however it is cut; blocks in one go or by steps."""
+    layers, room = WIDER[name]
+    decoder = Maker(dtype).decoder(layers)
+
+    def read(*widths: int) -> tuple[Tensor, list[Tensor]]:
+        cache, hidden, start = decoder.new_cache(600, **room), list[Tensor](), 0
+        for width in widths:
+            made = decoder.run(ids(start + width)[start:], cache, states=(1, 2), last=True)
+            assert made.hidden is not None
+            hidden.append(made.hidden)
+            cache.commit(start := start + width)
+        return torch.cat(hidden), [state.ordered(300)[0][:300] for state in cache.states if isinstance(state, Rows)]
+
+    with nullcontext() if stacks else by_steps():
+        want, kept = read(*[50] * 6)
+        for widths in ((300,), (7, 293), (128, 1, 171)):
+            got, held = read(*widths)
+            assert torch.equal(got, want)
+            assert all(torch.equal(one, other) for one, other in zip(held, kept, strict=True))
 
 
 def test_a_ring_forgets() -> None:

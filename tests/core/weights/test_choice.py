@@ -161,6 +161,7 @@ def test_hub_names(name: str, meant: HubName, folder: str) -> None:
     [
         ("hf.co/some/Toy-GGUF:q4_k_m", HubName("some/Toy-GGUF", "Q4_K_M")),
         ("HF.co/some/toy", HubName("some/toy")),
+        ("hf.co/some/toy:latest", HubName("some/toy")),
         ("huggingface.co/some/toy/", HubName("some/toy")),
         ("some/toy/", HubName("some/toy")),
         ("  some/toy\n", HubName("some/toy")),

@@ -132,6 +132,17 @@ def test_lm_studio(person: Path) -> None:
     assert shelf.resolve("lmstudio:two/N-GGUF/N-Q8_0") == models / "two" / "N-GGUF" / "N-Q8_0.gguf"
 
 
+def test_drafters_of_other_tools_are_found_by_name_and_not_listed(
+    person: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = person / ".lmstudio" / "models" / "some" / "M-GGUF"
+    for name in ("M-Q4_0.gguf", "mtp-M-Q4_0.gguf", "mmproj-M.gguf"):
+        put(folder / name)
+    assert names() == ["lmstudio:M-Q4_0"]
+    assert shelf.resolve("lmstudio:mtp-M-Q4_0") == folder / "mtp-M-Q4_0.gguf"
+    assert elsewhere.find("lmstudio:mmproj-M") is None
+
+
 def manifest(top: Path, place: str, digest: str, media: str = "application/vnd.ollama.image.model") -> None:
     """A manifest of ollama."""
     layers = [{"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:" + "0" * 64, "size": 3}]

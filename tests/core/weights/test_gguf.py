@@ -133,6 +133,13 @@ def test_what_goes_beside_a_model_does_not_hide_it_in_a_folder(tiny, name: str, 
     checkpoint.close()
 
 
+def test_an_index_without_its_shards_does_not_hide_a_gguf(tiny) -> None:
+    tiny.write()
+    for name in ("config.json", "model.safetensors.index.json"):
+        (tiny.folder / name).write_text("{}")
+    assert open_checkpoint(tiny.folder).format == "gguf"
+
+
 @pytest.mark.parametrize(
     ("metadata", "what"),
     [

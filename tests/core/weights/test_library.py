@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from outrider.core import doctor
 from outrider.core.errors import ModelError, UsageError
-from outrider.core.weights import catalogue
+from outrider.core.weights import catalogue, sources
 from outrider.core.weights import library as shelf
+from outrider.core.weights.gguf import AGAIN
 
 
 def test_pinned_entries_are_complete() -> None:
@@ -40,6 +42,18 @@ def test_a_folder_called_starter_does_not_hide_the_starter(
     with pytest.raises(ModelError, match="'starter' is not in the library") as caught:
         shelf.resolve("starter", download=False)
     assert "outrider models pull 'starter'" in caught.value.hint
+
+
+def test_advice_names_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    assert shelf.advice(AGAIN, "some/toy") == "Get the file again: `outrider models pull 'some/toy'`, or copy it anew."
+    assert shelf.advice(AGAIN, "here") == AGAIN
+
+
+def test_capitals_of_catalogue_names_do_not_matter(library: Path) -> None:
+    for name in ("Qwen3-8B", "QWEN/qwen3-8b"):
+        assert shelf.row(name).name == "qwen3-8b"
 
 
 @pytest.mark.parametrize(
@@ -111,3 +125,14 @@ def test_nothing_outside_the_library_is_ever_removed(library: Path, name: str, m
     with pytest.raises(ModelError):
         shelf.remove(name)
     assert secret.exists() and library.exists()
+
+
+def test_doctor_says_where_the_starter_can_be_had(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def starter() -> list[str]:
+        return [finding.text for finding in doctor.findings() if finding.topic == "starter"]
+
+    monkeypatch.setattr(doctor, "_torch", list)
+    monkeypatch.setattr(doctor, "_fused", list)
+    assert starter() == []
+    monkeypatch.setattr(sources, "pip_command", lambda source, folder: None)
+    assert starter() == ["not here, and without pip or uv it comes from the model hub alone"]

@@ -106,7 +106,7 @@ def test_a_model_of_many_files_comes_whole_and_can_be_run(inside: Hub, library: 
     ],
 )
 def test_the_gguf_that_is_meant_comes(inside: Hub, tiny, library: Path, repo: str, label: str, path: str) -> None:
-    data = tiny.write().read_bytes()
+    data: bytes = tiny.write().read_bytes()
     inside.repos["some/packed"] = {COMMIT: dict.fromkeys(GGUFS[repo], data)}
     row, _ = pull(f"hf.co/some/packed{label}")
     assert row.path is not None and [file.name for file in Path(row.path).iterdir()] == [path]
@@ -121,7 +121,7 @@ def test_the_gguf_that_is_meant_comes(inside: Hub, tiny, library: Path, repo: st
 
 
 def test_a_label_that_is_here_in_part_only_is_asked_for(inside: Hub, tiny, library: Path) -> None:
-    data = tiny.write().read_bytes()
+    data: bytes = tiny.write().read_bytes()
     inside.repos["some/packed"] = {COMMIT: {f"m-{label}.gguf": data for label in ("UD-Q4_K_M", "Q4_K_M", "Q8_0")}}
     first, _ = pull("some/packed:UD-Q4_K_M")
     second, _ = pull("some/packed:Q4_K_M")  # the plain one is meant, and is there
@@ -129,7 +129,7 @@ def test_a_label_that_is_here_in_part_only_is_asked_for(inside: Hub, tiny, libra
 
 
 def test_a_drafter_that_was_pulled_is_not_taken_for_the_model(inside: Hub, tiny, library: Path) -> None:
-    data = tiny.write().read_bytes()
+    data: bytes = tiny.write().read_bytes()
     inside.repos["some/packed"] = {COMMIT: dict.fromkeys(("MTP/mtp-m-Q4_0.gguf", "m-Q4_0.gguf", "m-Q8_0.gguf"), data)}
     drafter, _ = pull("some/packed:mtp-m-Q4_0")
     assert drafter.path != pull("some/packed:Q4_0")[0].path

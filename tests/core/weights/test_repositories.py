@@ -134,6 +134,8 @@ TAKEN = [  # repository, label, path of the first file that is taken
     ("a drafter that is called so", "", "model-Q4_K_M.gguf"),
     ("an assistant", "", f"{GEMMA}-Q4_K_M.gguf"),
     ("an assistant", "Q8_0", f"{GEMMA}-Q8_0.gguf"),
+    ("mixtures that few know", "", "m-Q4_K_P.gguf"),
+    ("GGUF beside a stale index", "", "m-Q4_K_M.gguf"),
     ("lora inside a word", "", "Flora-7B.Q4_K_M.gguf"),
     ("labels that few know", "", "gemma-3-4b-it-qat_q4_0-it.gguf"),
     ("labels that few know", "tq3_4s", "m-TQ3_4S.gguf"),

@@ -195,38 +195,6 @@ def test_a_missing_tensor_is_named(folder: Path) -> None:
         open_checkpoint(folder).load("model.missing")
 
 
-def test_a_file_that_is_cut_while_its_tensors_are_in_use(tmp_path: Path) -> None:
-    """A map would end the process with SIGBUS."""
-    folder = plain(tmp_path, {"a": torch.arange(1 << 16, dtype=torch.float32), "b": torch.ones(1 << 16)})
-    checkpoint = open_checkpoint(folder)
-    tensor = checkpoint.load("a")
-    os.truncate(folder / "model.safetensors", 1000)
-    assert torch.equal(tensor, torch.arange(1 << 16, dtype=torch.float32))
-    with pytest.raises(BrokenFileError, match="has become shorter"):
-        checkpoint.load("b")
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(BrokenFileError, match="cannot be read: No such file"):
-        checkpoint.load("a")
-
-
-@pytest.mark.parametrize("dtype", NUMBERS)
-def test_numbers_of_every_kind_are_what_was_written(dtype: torch.dtype, tmp_path: Path) -> None:
-    stored = {"a": torch.arange(12).view(3, 4).to(dtype), "none": torch.empty(0, 4, dtype=dtype)}
-    stored["one"] = torch.ones((), dtype=dtype)
-    checkpoint = open_checkpoint(plain(tmp_path, stored))
-    for name, tensor in stored.items():
-        found = checkpoint.load(name)
-        assert found.dtype == dtype and found.shape == tensor.shape and torch.equal(found.float(), tensor.float())
-
-
-def test_tensors_that_overlap(tmp_path: Path) -> None:
-    folder = plain(tmp_path, {"a": torch.ones(4), "b": torch.ones(4)})
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes().replace(b"[16,32]", b"[ 0,16]"))
-    with pytest.raises(BrokenFileError, match="overlap"):
-        open_checkpoint(folder)
-
-
 @pytest.mark.parametrize("config", [{}, {"base_model_name_or_path": "some/base"}])
 def test_the_folder_of_an_adapter_says_so(tmp_path: Path, config: dict[str, str]) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
@@ -264,3 +232,35 @@ def test_shards_of_every_naming_without_an_index(sharded: Path, pattern: str) ->
     for i in (1, 2):
         (sharded / f"model-0000{i}-of-00002.safetensors").rename(sharded / f"{pattern.format(i)}.safetensors")
     assert sorted(open_checkpoint(sharded).names()) == sorted(TENSORS)
+
+
+def test_a_file_that_is_cut_while_its_tensors_are_in_use(tmp_path: Path) -> None:
+    """A map would end the process with SIGBUS."""
+    folder = plain(tmp_path, {"a": torch.arange(1 << 16, dtype=torch.float32), "b": torch.ones(1 << 16)})
+    checkpoint = open_checkpoint(folder)
+    tensor = checkpoint.load("a")
+    os.truncate(folder / "model.safetensors", 1000)
+    assert torch.equal(tensor, torch.arange(1 << 16, dtype=torch.float32))
+    with pytest.raises(BrokenFileError, match="has become shorter"):
+        checkpoint.load("b")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(BrokenFileError, match="cannot be read: No such file"):
+        checkpoint.load("a")
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_numbers_of_every_kind_are_what_was_written(dtype: torch.dtype, tmp_path: Path) -> None:
+    stored = {"a": torch.arange(12).view(3, 4).to(dtype), "none": torch.empty(0, 4, dtype=dtype)}
+    stored["one"] = torch.ones((), dtype=dtype)
+    checkpoint = open_checkpoint(plain(tmp_path, stored))
+    for name, tensor in stored.items():
+        found = checkpoint.load(name)
+        assert found.dtype == dtype and found.shape == tensor.shape and torch.equal(found.float(), tensor.float())
+
+
+def test_tensors_that_overlap(tmp_path: Path) -> None:
+    folder = plain(tmp_path, {"a": torch.ones(4), "b": torch.ones(4)})
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b"[16,32]", b"[ 0,16]"))
+    with pytest.raises(BrokenFileError, match="overlap"):
+        open_checkpoint(folder)

@@ -27,6 +27,7 @@ from outrider.app.chat.palette import Palette, tints_of
 from outrider.app.chat.screen import ChatScreen
 from outrider.app.chat.styling import Styling
 from outrider.app.chat.themes import CONTRAST, DARK, LIGHT, theme_of
+from outrider.app.text import sanitize
 
 if TYPE_CHECKING:
     from outrider.app.chat.gauge import Profile
@@ -106,7 +107,8 @@ class ChatApp(App[None]):
     @on(Driver.SignalResume)
     def _repaint(self) -> None:
         """The screen is empty after a stop."""
-        self.screen.refresh(layout=True)
+        for screen in self.screen_stack:
+            screen.refresh(layout=True)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The actions of the registry, and no others."""
@@ -120,7 +122,7 @@ class ChatApp(App[None]):
 
     async def _ride(self) -> int:
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(NotImplementedError):  # not on every system
+        with contextlib.suppress(NotImplementedError, AttributeError):  # not on every system
             for ends in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(ends, self.exit)
         gc.set_threshold(*_RUBBISH)
@@ -130,7 +132,7 @@ class ChatApp(App[None]):
         finally:
             await self.chat.session.close()
             if parting := self.chat.session.keeper.parting:
-                sys.stderr.write(parting + "\n")
+                sys.stderr.write(sanitize(parting) + "\n")
             if self._profile is not None:
                 self._profile.write(self._profile_ui)
         return self.return_code or 0

@@ -22,6 +22,7 @@ _ENDLESS = 1 << 12  # bytes of one, or of a string, after which it is taken in w
 
 _CSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _CSI_BEGINS = re.compile(rb"\x1b\[[0-?]*[ -/]*")
+_RXVT = re.compile(rb"\x1b\[\d+\$")  # a key with shift there, which lacks a final byte
 _SS3 = re.compile(rb"\x1bO[0-9;]*[@-~]")
 _SS3_BEGINS = re.compile(rb"\x1bO[0-9;]*")
 _PASTE, _PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
@@ -116,7 +117,7 @@ class InputDecoder:
 
     def _is_key(self) -> bool:
         """Whether the bytes that wait may be a key by themselves: ESC, or alt with a character."""
-        return len(self._bytes) <= 2 or self._bytes.startswith(b"\x1b[M")
+        return len(self._bytes) <= 2 or self._bytes.startswith(b"\x1b[M") or bool(_RXVT.fullmatch(self._bytes))
 
     def _scan(self, *, ended: bool) -> Iterator[Input]:
         """Cut off what is whole; with `ended` the rest is taken for what it is."""
@@ -254,6 +255,8 @@ def _cut(
     assert match is not None
     if match.end() == len(data) and len(data) <= _ENDLESS and not ended:
         return None
+    if _RXVT.fullmatch(match[0]):
+        return match.end(), match[0].decode()
     return match.end(), _alone(data) if match.end() == 2 else None
 
 

@@ -139,7 +139,7 @@ class _Walk:
         self._places = places
         self._at = 0
         self._offsets: list[int] = []
-        self._links: list[str] = []
+        self._links: list[tuple[str, str]] = []
 
     def over(self, children: Sequence[Token]) -> list[int]:
         """Offsets of all rendered characters. Raises Lost."""
@@ -162,8 +162,7 @@ class _Walk:
         elif kind in ("em_open", "em_close", "strong_open", "strong_close", "s_open", "s_close"):
             self._expect(child.markup)
         elif kind == "link_open":
-            self._links.append(child.markup)
-            self._offsets.extend([-1] * len(child.meta.get("shown", "")))
+            self._links.append((child.markup, child.meta.get("shown", "")))
             self._expect("<" if child.markup == "autolink" else "[")
         elif kind == "link_close":
             self._close_link()
@@ -247,17 +246,22 @@ class _Walk:
     def _close_link(self) -> None:
         if not self._links:
             raise Lost
-        if self._links.pop() == "autolink":
+        markup, shown = self._links.pop()
+        if markup == "autolink":
             self._expect(">")
             return
         self._expect("]")
-        self._target()
+        self._target(shown)
 
-    def _target(self) -> None:
-        """Skip `(destination "title")` or `[label]` behind a link's text."""
+    def _target(self, shown: str) -> None:
+        """Skip `(destination "title")` behind a link's text; `shown` is the destination in place of a text."""
         content, at = self._content, self._at
         if content.startswith("(", at):
             at = self._spaces(at + 1)
+            if shown:
+                begin = at + content.startswith("<", at)
+                known = content.startswith(shown, begin)  # else it was encoded
+                self._offsets.extend(self._places[begin : begin + len(shown)] if known else [-1] * len(shown))
             link = _helpers.parseLinkDestination(content, at, len(content))
             at = self._spaces(link.pos if link.ok else at)
             title = _helpers.parseLinkTitle(content, at, len(content))
@@ -265,12 +269,7 @@ class _Walk:
             if content.startswith(")", at):
                 self._at = at + 1
                 return
-            raise Lost
-        if content.startswith("[", at):
-            end = content.find("]", at)
-            if end < 0:
-                raise Lost
-            self._at = end + 1
+        raise Lost
 
     def _spaces(self, at: int) -> int:
         while self._content[at : at + 1] in (" ", "\t", "\n"):
@@ -279,10 +278,10 @@ class _Walk:
 
     def _image(self, child: Token) -> None:
         self._expect("![")
-        self._offsets.extend([-1] * len(PICTURE + child.meta.get("shown", "")))
+        self._offsets.extend([-1] * len(PICTURE))
         for part in child.children or ():
             if part.type == "image":
                 raise Lost
             self._step(part)
         self._expect("]")
-        self._target()
+        self._target(child.meta.get("shown", ""))

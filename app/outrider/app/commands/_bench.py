@@ -32,7 +32,7 @@ def as_text(data: dict[str, Any]) -> str:
     for section in sections(data):
         table = render.table(section.head, section.rows, section.right) if section.head else render.pairs(_two(section))
         parts.append("\n".join(filter(None, (section.title, table, textwrap.fill(section.note, _WIDTH)))))
-    return "\n\n".join(parts)
+    return render.printable("\n\n".join(parts))
 
 
 def as_markdown(data: dict[str, Any]) -> str:

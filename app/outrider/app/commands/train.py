@@ -95,7 +95,11 @@ class _Train(Command):
 
 @click.command(cls=_Train, epilog=_EPILOG)
 @click.argument("method", metavar="METHOD")
-@engine_options(without=_NOT, helps={"seed": "What answers and training draw with: the same seed, the same drafter."}, measuring=True)
+@engine_options(
+    without=_NOT,
+    helps={"seed": "What answers and training draw with: the same seed, the same drafter."},
+    measuring=True,
+)
 @click.option("--budget", metavar="TIME", callback=_budget, help="Plan all of it to take about so long: 10m, 2h.")
 @click.option(
     "--answers", type=click.IntRange(1, 1_000_000), metavar="N", help="Answer N prompts.  [default: all, or by budget]"

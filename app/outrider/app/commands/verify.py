@@ -21,6 +21,7 @@ _HELPS = {
     "max_tokens": f"Tokens of an answer.  [default: {_TOKENS}; {_QUICK_TOKENS} with --quick]",
     "seed": "What sampled answers are drawn with.  [default: 0]",
 }
+_FLOWS = {"turn": "turns", "regenerate": "regenerated", "edit": "edited"}
 _EPILOG = f"""\b
 Examples:
   outrider verify                                 all drafters of the starter, a few minutes
@@ -58,9 +59,10 @@ def verify(
     """Check on this machine that drafted text is the text the model writes alone.
 
     Every prompt is answered plainly and with each drafter, greedy and sampled (temperature 0.8, no filters and seed 0 unless
-    options say otherwise). The first token that differs is told with how far the two best were apart. Where that is next to
-    nothing in fp32 too, it is a near-tie that rounding decided, and no error; anything else ends with exit code 1. With
-    --exact nothing may differ at all. Ctrl-C ends it early with what was compared by then.
+    options say otherwise). Then a short chat compares answers behind the cached turns, one made again and an edited question
+    with plain ones that read the whole chat anew. The first token that differs is told with how far the two best were apart.
+    Where that is next to nothing in fp32 too, it is a near-tie that rounding decided, and no error; anything else ends with
+    exit code 1. With --exact nothing may differ at all. Ctrl-C ends it early with what was compared by then.
     """
     if names and set(names) == {"none"}:
         raise render.WrongUsage(
@@ -113,14 +115,25 @@ def _told(data: dict[str, Any]) -> str:
     columns = ("DRAFTER", "MODE", "ANSWERS", "IDENTICAL", "NEAR-TIES", "DIFFERENCES", "TOKENS", "TOK/PASS")
     table = render.table(columns, map(_line, data["drafters"]), right=range(2, 8))
     parts = [render.printable(head) + (" · exact mode" if data["exact"] else ""), table]
-    parts += ["\n".join(_parting(one) for one in data["partings"])] if data["partings"] else []
+    if _chat(data)["drafters"]:
+        columns = ("DRAFTER", "CHAT", "ANSWERS", "IDENTICAL", "NEAR-TIES", "DIFFERENCES")
+        rows = (_counted(row["drafter"], _FLOWS[row["flow"]], row) for row in _chat(data)["drafters"])
+        parts.append(render.table(columns, rows, right=range(2, 6)))
+        parts.append(_share(_chat(data)["drafters"], "answers behind a cached chat are identical to freshly read ones"))
+    partings = [*data["partings"], *_chat(data)["partings"]]
+    parts += ["\n".join(_parting(one) for one in partings)] if partings else []
     return "\n\n".join([*parts, _sum(data)])
 
 
 def _line(tally: dict[str, Any]) -> tuple[str, ...]:
+    counted = _counted(tally["drafter"], tally["mode"], tally)
+    return *counted, str(tally["tokens"]), f"{tally['tokens_per_pass']:.2f}"
+
+
+def _counted(drafter: str, kind: str, tally: dict[str, Any]) -> tuple[str, ...]:
     wrong = tally["differences"] + tally["unchecked"]
-    counts = (tally["answers"], tally["identical"], tally["near_ties"], wrong, tally["tokens"])
-    return tally["drafter"], tally["mode"], *map(str, counts), f"{tally['tokens_per_pass']:.2f}"
+    counts = (tally["answers"], tally["identical"], tally["near_ties"], wrong)
+    return "plain" if drafter == "none" else drafter, kind, *map(str, counts)
 
 
 def _parting(one: dict[str, Any]) -> str:
@@ -128,6 +141,9 @@ def _parting(one: dict[str, Any]) -> str:
     turn = f", turn {one['turn'] + 1}" if one["turn"] else ""
     where = f"{one['drafter']}, {one['mode']}, prompt {one['prompt']}{turn}, token {one['token'] + 1}"
     said = f"plain {_said(one['plain'])}, drafted {_said(one['drafted'])}"
+    if one.get("flow"):
+        where = f"{one['drafter']}, {_FLOWS[one['flow']]} of the chat{turn}, token {one['token'] + 1}"
+        said = f"read anew {_said(one['plain'])}, behind the cached chat {_said(one['drafted'])}"
     verdict = {"near-tie": "a near-tie", "difference": "a DIFFERENCE", "unchecked": "a difference, not checked in fp32"}
     text = f"{where}: {verdict[one['verdict']]}. {said}."
     if one["gap"] is not None:
@@ -141,17 +157,24 @@ def _said(said: dict[str, Any]) -> str:
 
 
 def _sum(data: dict[str, Any]) -> str:
-    answers, identical, near = (
-        sum(one[key] for one in data["drafters"]) for key in ("answers", "identical", "near_ties")
-    )
-    text = f"{identical} of {answers} drafted answers are identical to the plain ones"
-    text += f", {near} part at a near-tie." if near else "."
+    text = _share(data["drafters"], "drafted answers are identical to the plain ones")
     return text if data["finished"] else f"Stopped early. {text}"
+
+
+def _chat(data: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What the chat came to; nothing where it was not reached."""
+    return data.get("chat", {"drafters": [], "partings": []})
+
+
+def _share(rows: list[dict[str, Any]], what: str) -> str:
+    answers, identical, near = (sum(one[key] for one in rows) for key in ("answers", "identical", "near_ties"))
+    return f"{identical} of {answers} {what}" + (f", {near} part at a near-tie." if near else ".")
 
 
 def _judge(data: dict[str, Any]) -> None:
     """Raises Failure where something differs that should not."""
-    wrong, unchecked = (sum(one[key] for one in data["drafters"]) for key in ("differences", "unchecked"))
+    rows = [*data["drafters"], *_chat(data)["drafters"]]
+    wrong, unchecked = (sum(one[key] for one in rows) for key in ("differences", "unchecked"))
     if wrong:
         hint = "This is a mistake of Outrider or of the drafter: please report it with what --json writes."
         if not data["exact"]:

@@ -315,9 +315,12 @@ class Store:
     def chats(self, limit: int = -1) -> list[Row]:
         """All chats, the one last written in first."""
         sql = (
-            "SELECT id, title, created, updated, (SELECT count(*) FROM node WHERE chat = chat.id AND role = 'user' "
-            "AND deleted IS NULL AND state != 'failed'), settings FROM chat WHERE deleted IS NULL "
-            "ORDER BY updated DESC, id DESC LIMIT ?"
+            "SELECT id, title, created, updated, (WITH RECURSIVE shown (id, parent, role, state) AS "
+            "(SELECT node.id, parent, role, state FROM node WHERE deleted IS NULL AND node.id = "
+            "ifnull(head, (SELECT max(id) FROM node WHERE chat = chat.id)) UNION ALL "
+            "SELECT node.id, node.parent, node.role, node.state FROM node JOIN shown ON node.id = shown.parent) "
+            "SELECT count(*) FROM shown WHERE role = 'user' AND state != 'failed'), settings FROM "
+            "(SELECT * FROM chat WHERE deleted IS NULL ORDER BY updated DESC, id DESC LIMIT ?) AS chat"
         )
         found, held = [], set(self._writers.held().values()) if self._writers is not None else set()
         for *told, settings in self._all(sql, (limit,)):

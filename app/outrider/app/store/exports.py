@@ -117,7 +117,7 @@ def _totals(whole: Whole) -> dict[str, int]:
     answers = [node.answer for node in whole.path() if node.answer is not None]
     reports = [answer.report for answer in answers if answer.report is not None]
     return {
-        "messages": sum(node.role == "user" for node in whole.path()),
+        "messages": sum(node.role == "user" and node.state != "failed" for node in whole.path()),
         "tokens": sum(len(answer.ids) for answer in answers),
         "passes": sum(report.passes for report in reports),
         "proposed": sum(report.proposed for report in reports),

@@ -132,7 +132,7 @@ class Whole(msgspec.Struct, kw_only=True):
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """One line of `chats list`. `messages`: of the user. `in_use`: another window has it open."""
+    """One line of `chats list`. `messages`: of the user, on the branch that is shown. `in_use`: another window has it open."""
 
     id: str
     title: str

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import ops
-from .linear import Linear
+from .linear import Linear, missing
 from .norm import Norm
 from .rope import rotate_
 from .rowwise import rowwise
@@ -152,7 +152,11 @@ class Attention:
                 keys, values = (part.repeat_interleave(groups, 1) for part in (keys, values))
                 y = _with_sinks(q, keys, values, mask, self.sinks[:, None], spec.scale)
             else:
-                y = F.scaled_dot_product_attention(q, keys, values, mask, scale=spec.scale, enable_gqa=True)
+                more = (0, 0, 0, missing(rows, q))  # of queries that see all
+                q, mask = (F.pad(part, more) if more[-1] else part for part in (q, mask))
+                y = F.scaled_dot_product_attention(q, keys, values, mask, scale=spec.scale, enable_gqa=True)[
+                    :, :, :rows
+                ]
             return y[0].transpose(0, 1).reshape(rows, -1)
         if rows == 1:  # a group's queries are its rows as they stand
             q = q.view(1, spec.kv_heads, groups, spec.head_dim)

@@ -105,6 +105,20 @@ def kept(weight: Tensor, bias: Tensor | None, form: Form) -> Linear:
     return linear(rounded(weight, form.quantize, form.dtype), bias, form.dtype, form.device)
 
 
+def evened(x: Tensor) -> Tensor:
+    """`x` [S, i] as torch should multiply it: on a CPU a wide pass of 16-bit numbers gets rows of zeros up to a multiple of FEW.
+
+    oneDNN keeps some megabytes for every number of rows that it has met, so memory would grow with every new length of prompt.
+    """
+    more = missing(x.shape[0], x)
+    return F.pad(x, (0, 0) * (x.dim() - 1) + (0, more)) if more else x
+
+
+def missing(rows: int, like: Tensor) -> int:
+    """How many rows `evened` adds to so many; `like` has their dtype and is on their device."""
+    return -rows % FEW if rows > FEW and like.device.type == "cpu" and like.itemsize == 2 else 0
+
+
 class Linear:
     """`y = x W^T + b` for x `[S, i]`, W `[o, i]`; immutable after construction."""
 
@@ -119,7 +133,9 @@ class Linear:
         self.nbytes = sum(part.nbytes for part in (bias, *held) if part is not None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+        wide = evened(x)
+        y = F.linear(wide, self.weight, self.bias)
+        return y if wide is x else y[: x.shape[0]]
 
     def exact(self, x: Tensor) -> Tensor:
         """The same with sums that are not rounded to 16 bits, where the device can do that as fast: equal logits are rarer so."""
@@ -144,11 +160,15 @@ class Prepacked(Linear):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        wide = evened(x)
+        y = torch.ops.mkldnn._linear_pointwise(wide, self.weight, self.bias, "none", [], "")
+        return y if wide is x else y[: x.shape[0]]
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
         """`residual + self(x)` in one kernel."""
-        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
+        wide = evened(x)
+        y = torch.ops.mkldnn._linear_pointwise.binary(wide, evened(residual), self.weight, self.bias, "add")
+        return y if wide is x else y[: x.shape[0]]
 
 
 class Int4(Linear):
@@ -182,8 +202,8 @@ class Int4(Linear):
         if x.shape[0] <= _FEW_INT4:
             y = torch.ops.aten._weight_int4pack_mm_for_cpu(x, self.weight, self._group, self._scales)
         else:
-            y = self._wide(x)
-        y = y[:, : self.features[0]]
+            y = self._wide(evened(x))
+        y = y[: x.shape[0], : self.features[0]]
         return y if self.bias is None else y + self.bias
 
     def _wide(self, x: Tensor) -> Tensor:
@@ -231,7 +251,7 @@ class Int8(Linear):
         if x.shape[0] <= FEW:
             y = torch.ops.aten._weight_int8pack_mm(x, self.weight, self._scale)
         else:  # whole numbers up to 127 are exact in bf16
-            y = F.linear(x, self.weight.to(x.dtype)) * self._scale
+            y = F.linear(evened(x), self.weight.to(x.dtype))[: x.shape[0]] * self._scale
         return y if self.bias is None else y + self.bias
 
 
@@ -264,7 +284,8 @@ class Expanding(Linear):
             return grouped_linear(x, held, self.bias, residual)
         step = max(1, _SLICE // self.features[1])
         slices = (slice(start, start + step) for start in range(0, self.features[0], step))
-        y = torch.cat([F.linear(x, held.lookup(rows).to(x.dtype)) for rows in slices], -1)
+        wide = evened(x)
+        y = torch.cat([F.linear(wide, held.lookup(rows).to(x.dtype)) for rows in slices], -1)[: x.shape[0]]
         y = y if self.bias is None else y + self.bias
         return y if residual is None else residual + y
 

@@ -1,4 +1,4 @@
-"""Whether a checkpoint holds the model that its config describes: every tensor, each of the right shape. Reads no weight."""
+"""Whether a checkpoint holds the model that its config describes: every tensor, each of the right shape. Reads no matrix."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ class _Outline:
         return getattr(self._checkpoint, name)
 
     def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor of the right shape without memory."""
-        return torch.empty(self._checkpoint.shape(name), dtype=dtype or torch.float32, device="meta")
+        """A tensor of the right shape without memory; who asks for one as it is stored wants its numbers."""
+        if dtype is None:
+            return self._checkpoint.load(name)
+        return torch.empty(self._checkpoint.shape(name), dtype=dtype, device="meta")
 
     def layout(self, name: str) -> None:
         """None: nothing is kept as it is stored."""

@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from torch import nn
 from outrider.core.errors import Cancelled, ModelError
 
 from . import checkpoint
+from .evened import evened
 from .optimiser import Optimiser
 from .recipe import Trainee
 from .states import States
@@ -200,6 +201,11 @@ def _seed(seed: int, step: int) -> int:
     return (seed * 1_000_003 + step) % (1 << 62)
 
 
-def _mixed(like: torch.Tensor) -> Any:
+@contextmanager
+def _mixed(like: torch.Tensor) -> Iterator[None]:
     """Products in bf16 where the target computes in that, weights and sums in fp32; else all as it is."""
-    return torch.autocast(like.device.type, torch.bfloat16) if like.dtype == torch.bfloat16 else nullcontext()
+    if like.dtype != torch.bfloat16:
+        yield
+        return
+    with torch.autocast(like.device.type, torch.bfloat16), evened(like.device):
+        yield

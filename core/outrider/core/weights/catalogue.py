@@ -202,6 +202,11 @@ def drafters_for(name_or_repo: str) -> tuple[Drafter, ...]:
     return () if entry is None else tuple(one for one in drafters() if entry.name in one.targets)
 
 
+def is_drafter(repo: str) -> bool:
+    """Whether a repository is a published drafter, which needs no tokenizer and may be pickled."""
+    return any(one.repo and one.repo.casefold() == repo.casefold() for one in drafters())
+
+
 def drafter_repo(name: str) -> str:
     """The repository of a published drafter by its bare name, with `@REVISION` if that is given; "" for any other name."""
     bare, at, revision = name.partition("@")

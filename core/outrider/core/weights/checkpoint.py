@@ -89,8 +89,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
         if path.suffix.lower() in (".bin", ".pt", ".pth", ".safetensors"):
             raise ModelError(f"{path} is not a model by itself.", "Give its folder, the one with config.json.")
         return GGUFCheckpoint(path)
-    weights = [file.name for file in path.glob("*.safetensors*") if not file.name.startswith(ADAPTER)]
-    if (path / "config.json").exists() and weights:
+    weights = [file.suffix for file in path.glob("*.safetensors*") if not file.name.startswith(ADAPTER)]
+    packed = ".safetensors" not in weights and any(path.glob("*.gguf"))  # an index alone does not hide a GGUF
+    if (path / "config.json").exists() and weights and not packed:
         return SafetensorsCheckpoint(path)
     if (path / ADAPTER_CONFIG).exists():
         raise _adapter(path)

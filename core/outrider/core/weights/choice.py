@@ -74,7 +74,12 @@ def choose(items: Iterable[Item], label: str = "", index: Sequence[str] | None =
     known = {item.path: item for item in items if is_plain(item.path)}
     packed = variants(known.values())
     if not label:
-        files = _safetensors(known, index)
+        try:
+            files = _safetensors(known, index)
+        except NoChoice:
+            if not packed:
+                raise
+            files = []
         if files:
             return Choice(tuple(known[name] for name in files))
     if packed:
@@ -120,7 +125,9 @@ def is_label(text: str) -> bool:
 def rank(label: str) -> tuple[int, bool]:
     """Place of a quantisation in the order of preference, the least the best: a dynamic one follows the plain one."""
     plain = label.removeprefix("UD-")
-    return (PREFERRED.index(plain) if plain in PREFERRED else len(PREFERRED)), plain != label
+    family = re.match(r"(?:Q\d_K|MXFP4)(?=_)", plain)  # of a mixture that has no place of its own
+    place = plain if plain in PREFERRED or not family else family[0]
+    return (PREFERRED.index(place) if place in PREFERRED else len(PREFERRED)), plain != label
 
 
 def handle(path: str) -> str:

@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -71,9 +72,13 @@ def find(name: str) -> Found | None:
     tool, colon, rest = name.partition(":")
     if not colon or not rest:
         return None
-    scan = {"lmstudio": _lm_studio, "ollama": _ollama, "llama.cpp": _llama_cpp}.get(tool)
     wanted = {name, f"{name}:latest"} if tool == "ollama" else {name, name.removesuffix(".gguf")}
-    return next((one for one in (scan() if scan else ()) if one.name in wanted), None)
+    scan = {
+        "lmstudio": partial(_lm_studio, drafters=True),
+        "llama.cpp": partial(_llama_cpp, drafters=True),
+        "ollama": _ollama,
+    }
+    return next((one for one in (scan[tool]() if tool in scan else ()) if one.name in wanted), None)
 
 
 # ------------------------------------------------------------------------------------------------ the hub's cache
@@ -104,7 +109,7 @@ def _in_hub_cache(asked: HubName) -> Found | None:
     snapshot = folder / "snapshots" / commit
     if not commit:
         return None
-    whole, packed = _cached(snapshot, bare=_drafts(asked.repo))
+    whole, packed = _cached(snapshot, bare=catalogue.is_drafter(asked.repo))
     if whole is not None and not asked.label:
         return Found(asked.name, HUB_CACHE, whole.path, whole.nbytes, "safetensors", "", commit)
     try:
@@ -143,11 +148,6 @@ def _commit(folder: Path, revision: str) -> str:
         return commit if re.fullmatch(r"[0-9a-f]{40}", commit) else ""
     fitting = [path.name for path in _list(folder / "snapshots") if is_commit(revision, path.name)]
     return fitting[0] if len(fitting) == 1 else ""
-
-
-def _drafts(repo: str) -> bool:
-    """Whether a repository is a published drafter, which needs no tokenizer and may be pickled."""
-    return any(one.repo == repo for one in catalogue.drafters())
 
 
 def _cached(snapshot: Path, *, bare: bool = False) -> tuple[_Cached | None, list[list[Item]]]:
@@ -195,26 +195,32 @@ def _item(top: Path, path: Path, size: int) -> Item:
 # ------------------------------------------------------------------------------------------------ other tools
 
 
-def _lm_studio() -> list[Found]:
+def _lm_studio(drafters: bool = False) -> list[Found]:
     tops = [Path.home() / ".lmstudio" / "models", Path.home() / ".cache" / "lm-studio" / "models"]
-    return _named("lmstudio", LM_STUDIO, [(top, repo) for top in tops for org in _list(top) for repo in _list(org)])
+    folders = [(top, repo) for top in tops for org in _list(top) for repo in _list(org)]
+    return _named("lmstudio", LM_STUDIO, folders, drafters)
 
 
-def _llama_cpp() -> list[Found]:
+def _llama_cpp(drafters: bool = False) -> list[Found]:
     if os.environ.get("LLAMA_CACHE"):
         folder = Path(os.environ["LLAMA_CACHE"]).expanduser()
     elif sys.platform == "darwin":
         folder = Path.home() / "Library" / "Caches" / "llama.cpp"
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "llama.cpp"
-    return _named("llama.cpp", LLAMA_CPP, [(folder, folder)])
+    return _named("llama.cpp", LLAMA_CPP, [(folder, folder)], drafters)
 
 
-def _named(prefix: str, source: str, folders: Iterable[tuple[Path, Path]]) -> list[Found]:
-    """The GGUF models in (top, folder) pairs, called by their file; by their path under the top if two files are namesakes."""
+def _named(prefix: str, source: str, folders: Iterable[tuple[Path, Path]], drafters: bool) -> list[Found]:
+    """The GGUF models in (top, folder) pairs, called by their file; by their path under the top if two files are namesakes.
+
+    `drafters`: with those that go beside a model.
+    """
     found = []
     for top, folder in folders:
-        for files in choice.models(choice.variants(_item(top, path, size) for path, size in _ggufs([folder]))):
+        packed = choice.variants(_item(top, path, size) for path, size in _ggufs([folder]))
+        beside = [files for files in packed if sidecar.by_name(files[0].path) == "drafter"] if drafters else []
+        for files in [*(one for one in choice.models(packed) if one not in beside), *beside]:
             first, nbytes = files[0], sum(file.bytes for file in files)
             label = choice.label_of(first.name)
             found.append(Found(first.path.removesuffix(".gguf"), source, top / first.path, nbytes, "gguf", label))

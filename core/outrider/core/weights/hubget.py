@@ -20,7 +20,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,7 +40,8 @@ FULL = 28  # exit status: with the disk full, a reason could not be written
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENOSPC}
 _AT_ONCE = 4  # files
 _MARGIN = 16 << 20  # bytes that stay free
-_TRIES = 7  # in a row without a new byte; with the waits between them about a minute
+_TRIES = 8  # in a row without a new byte
+_PATIENCE = 60.0  # seconds that are waited between such tries, all together; the last wait may go beyond
 _TRIES_UNHEARD = 2  # while the hub has not answered once: there may be no network at all
 _LONGEST = 30.0  # seconds between two tries
 
@@ -85,7 +85,7 @@ def bring(room: Path) -> None:
     want = msgspec.json.decode((room / "want.json").read_bytes(), type=Want)
     with lock(room / "lock", lambda: None):  # a child whose parent was killed may still be ending
         transfer = _Transfer(room, want)
-        transfer.prepare(_known(want) if want.files else transfer.patiently(lambda: _ask(want)))
+        transfer.prepare(_known(want) if want.files else transfer.ask())
         transfer.run()
 
 
@@ -93,8 +93,16 @@ def _known(want: Want) -> Plan:
     return Plan(want.revision, tuple(Item(file.name, file.bytes, file.sha256) for file in want.files))
 
 
-def _ask(want: Want) -> Plan:
-    """What the repository holds at the revision. Raises the client's errors, Trouble."""
+class _Listing(msgspec.Struct, frozen=True):
+    """What a repository holds at a commit, by path."""
+
+    commit: str
+    items: dict[str, Item]
+    license: str
+
+
+def _listing(want: Want) -> _Listing:
+    """Asks the hub. Raises the client's errors, Trouble."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HFValidationError
 
@@ -109,54 +117,10 @@ def _ask(want: Want) -> Plan:
         raise
     except (ValueError, TypeError, KeyError) as error:  # an answer of another form
         raise hubtrouble.no_hub() from error
-    commit, listed = found.sha or want.revision, {item.path: item for item in map(_item, found.siblings or [])}
-    read = partial(_small, want.repo, commit)
-    try:
-        chosen = choose(listed.values(), want.label, None if want.label else _index(listed, read))
-    except NoChoice as error:
-        raise Trouble(str(error), error.hint.replace("NAME:", f"{want.repo}:")) from error
-    items = tuple(_sized(want.repo, item, commit) for item in chosen.items)
     license_ = str(getattr(found.card_data, "license", None) or "")
-    return Plan(commit, items, license_, chosen.label, chosen.labels, _has_template(items, read))
-
-
-def _index(listed: Mapping[str, Item], read: Callable[[Item], bytes]) -> tuple[str, ...] | None:
-    """The files that the repository's index names, if it has one. Raises Trouble."""
-    if shards.INDEX not in listed or "config.json" not in listed:
-        return None
-    try:
-        return shards.indexed(read(listed[shards.INDEX]))
-    except ValueError as error:
-        raise Trouble(f"its {shards.INDEX} names no files", "Take another form or revision of this model.") from error
-
-
-def _has_template(items: Sequence[Item], read: Callable[[Item], bytes]) -> bool:
-    """Whether a model in safetensors can chat, as far as its small files tell; a GGUF tells when it is here. Raises Trouble."""
-    files = {item.name: item for item in items}
-    if not has_tokenizer(files) or any(name.startswith("chat_template.") for name in files):
-        return True
-    settings = files.get("tokenizer_config.json")
-    try:
-        return settings is not None and bool(msgspec.json.decode(read(settings), type=dict).get("chat_template"))
-    except msgspec.MsgspecError:  # opening the model says so
-        return True
-
-
-def _small(repo: str, commit: str, item: Item) -> bytes:
-    """A file that tells of the others, held in memory. Raises the client's errors, Trouble."""
-    from huggingface_hub import constants, get_session, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
-
-    data, limit = bytearray(), item.bytes if item.bytes >= 0 else shards.LARGEST_INDEX
-    url, timeout = hf_hub_url(repo, item.path, revision=commit or None), constants.HF_HUB_DOWNLOAD_TIMEOUT
-    headers = build_hf_headers(library_name="outrider")
-    with get_session().stream("GET", url, headers=headers, timeout=timeout, follow_redirects=True) as response:
-        hf_raise_for_status(response)
-        for chunk in response.iter_bytes():
-            data += chunk
-            if len(data) > min(limit, shards.LARGEST_INDEX):
-                raise hubtrouble.wrong_answer(item)
-    return bytes(data)
+    return _Listing(
+        found.sha or want.revision, {item.path: item for item in map(_item, found.siblings or [])}, license_
+    )
 
 
 def _item(sibling: RepoSibling) -> Item:
@@ -167,11 +131,9 @@ def _item(sibling: RepoSibling) -> Item:
 
 
 def _sized(repo: str, item: Item, commit: str) -> Item:
-    """The file with its size, asked for where the listing has none."""
+    """The file with its size, which the listing does not have."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    if item.bytes >= 0:
-        return item
     found = get_hf_file_metadata(hf_hub_url(repo, item.path, revision=commit or None))
     if found.size is None:
         raise Trouble(f"the hub does not say how large {item.path} is", "Check HF_ENDPOINT: not every mirror does.")
@@ -183,20 +145,70 @@ class _Transfer:
     """The files of one plan on their way to `room`/files, a few at a time."""
 
     def __init__(self, room: Path, want: Want) -> None:
+        self._plan = Plan("", ())
         self._room, self._want = room, want
         self._files = room / "files"
         self._stop = threading.Event()  # one file failed for good
         self._heard = False  # the hub answered at least once
         self._troubled = False  # and now it does not
-        self._plan = Plan("", ())
+        self._commit = want.revision
+        before = read_plan(room)
+        self._kept = {_identity(item, before.revision) for item in before.files} if before else set()
+
+    def ask(self) -> Plan:
+        """What to bring of the repository, by its listing and the small files that tell of the others. Raises Trouble."""
+        listing = self.patiently(lambda: _listing(self._want))
+        self._commit = listing.commit
+        try:
+            chosen = choose(listing.items.values(), self._want.label, self._index(listing.items))
+        except NoChoice as error:
+            raise Trouble(str(error), error.hint.replace("NAME:", f"{self._want.repo}:")) from error
+        items = tuple(map(self._sized, chosen.items))
+        return Plan(listing.commit, items, listing.license, chosen.label, chosen.labels, self._has_template(items))
+
+    def _index(self, items: Mapping[str, Item]) -> tuple[str, ...] | None:
+        """The files that the repository's index names, if it has one and that matters."""
+        if self._want.label or shards.INDEX not in items or "config.json" not in items:
+            return None
+        item = self._sized(items[shards.INDEX])
+        try:
+            return shards.indexed(self._read(item))
+        except ValueError as error:
+            (self._files / item.name).unlink()
+            raise Trouble(f"its {item.name} names no files", "Take another form or revision of this model.") from error
+
+    def _has_template(self, items: Sequence[Item]) -> bool:
+        """Whether a model in safetensors can chat, as far as its small files tell; a GGUF tells when it is here."""
+        files = {item.name: item for item in items}
+        if not has_tokenizer(files) or any(name.startswith("chat_template.") for name in files):
+            return True
+        settings = files.get("tokenizer_config.json")
+        try:
+            return settings is not None and bool(
+                msgspec.json.decode(self._read(settings), type=dict).get("chat_template")
+            )
+        except msgspec.MsgspecError:  # opening the model says so
+            return True
+
+    def _read(self, item: Item) -> bytes:
+        """A file of the repository, brought before there is a plan; it stays for the plan. Raises Trouble."""
+        if item.bytes > shards.LARGEST_INDEX:
+            raise Trouble(f"{item.name} is too large for what it is", "Take another form or revision of this model.")
+        self._files.mkdir(exist_ok=True)
+        if _identity(item, self._commit) not in self._kept:
+            (self._files / item.name).unlink(missing_ok=True)
+        self._bring(item)
+        self._kept.add(_identity(item, self._commit))
+        return (self._files / item.name).read_bytes()
+
+    def _sized(self, item: Item) -> Item:
+        return self.patiently(lambda: _sized(self._want.repo, item, self._commit)) if item.bytes < 0 else item
 
     def prepare(self, plan: Plan) -> None:
         """Write the plan, and delete what is no part of it. Raises Trouble if there is too little room for the rest."""
         from huggingface_hub import constants
 
-        before = read_plan(self._room)
-        was = {_identity(item, before.revision) for item in before.files} if before else set()
-        stays = {item.name for item in plan.files if _identity(item, plan.revision) in was}
+        stays = {item.name for item in plan.files if _identity(item, plan.revision) in self._kept}
         self._files.mkdir(exist_ok=True)
         for path in self._files.iterdir():
             if path.name not in stays:
@@ -204,7 +216,7 @@ class _Transfer:
         draft = self._room / "plan.partial"
         draft.write_bytes(msgspec.json.encode(plan))
         draft.replace(self._room / "plan.json")
-        self._plan = plan
+        self._plan, self._commit = plan, plan.revision
         for item in plan.files:
             if item.bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:
                 raise hubtrouble.too_large(self._want.repo, item)
@@ -226,19 +238,21 @@ class _Transfer:
 
     def patiently(self, call: Callable[[], T], progress: Callable[[], int] = lambda: 0) -> T:
         """The result of `call`, tried again while the trouble may pass. Tries that brought something do not count."""
-        failures = 0
+        failures, waited = 0, 0.0
         while True:
             before = progress()
             try:
                 result = call()
             except hubtrouble.of_network() as error:
                 self._heard = self._heard or hubtrouble.was_answered(error)
-                failures = 0 if progress() > before else failures + 1
-                few = failures < (_TRIES if self._heard else _TRIES_UNHEARD)
+                failures, waited = (0, 0.0) if progress() > before else (failures + 1, waited)
+                few = failures < (_TRIES if self._heard else _TRIES_UNHEARD) and waited < _PATIENCE
                 if self._stop.is_set() or not few or not hubtrouble.may_pass(error):
                     raise hubtrouble.explain(error, self._want.repo, self._want.revision) from error
                 backoff = self._want.wait * min(2.0 ** max(failures - 1, 0), _LONGEST)
-                self._pause(hubtrouble.pause_asked(error) or backoff, error)
+                seconds = hubtrouble.pause_asked(error) or backoff
+                waited += seconds
+                self._pause(seconds, error)
             else:
                 self._heard = True
                 self._all_is_well()
@@ -276,7 +290,7 @@ class _Transfer:
         headers = build_hf_headers(library_name="outrider") | {"Accept-Encoding": "identity"}
         if have:
             headers["Range"] = f"bytes={have}-"
-        url = hf_hub_url(self._want.repo, item.path, revision=self._plan.revision or None)
+        url = hf_hub_url(self._want.repo, item.path, revision=self._commit or None)
         # The client follows redirects to other hosts, and leaves the token out there.
         timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
         with get_session().stream("GET", url, headers=headers, timeout=timeout, follow_redirects=True) as response:

@@ -21,6 +21,7 @@ _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co")
 _NO_MODELS = ("datasets", "spaces", "docs", "collections", "papers", "blog", "models", "tasks", "buckets")
 _MAIN = "main"
+_NEWEST = "latest"  # ollama's word for no label
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ def parse(name: str) -> HubName | None:
     if "".join(parts) != tail or len(signs) != len(parts) or not catalogue.is_hub_id(repo):
         return None
     label, revision = signs.get(":", ""), signs.get("@", "")
+    label = "" if label == _NEWEST else label
     if (label and not _is_label(label)) or (revision and not _valid(revision)):
         return None
     return HubName(repo, label.upper() if choice.is_label(label) else label, revision)

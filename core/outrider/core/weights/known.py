@@ -8,7 +8,7 @@ from pathlib import Path
 
 from outrider.core.errors import ModelError
 from outrider.core.protocol import KnownDrafter, ModelChoice, ModelRow
-from outrider.core.weights import catalogue, library, plan
+from outrider.core.weights import catalogue, hubname, library, plan
 from outrider.core.weights.catalogue import Entry
 from outrider.core.weights.checkpoint import open_checkpoint
 from outrider.core.weights.choice import has_tokenizer
@@ -32,7 +32,7 @@ def row(name: str, choice: ModelChoice, drafter: str | None = None) -> ModelRow:
     """
     found = library.row(name)
     entry = catalogue.known(found.name)
-    if found.path is not None and not found.problem:
+    if found.path is not None and not found.problem and not _is_drafter(name):
         found.unsupported = refusal(Path(found.path))
     return _told(found, entry, choice, drafter)
 
@@ -40,9 +40,14 @@ def row(name: str, choice: ModelChoice, drafter: str | None = None) -> ModelRow:
 def pull(name: str, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None) -> ModelRow:
     """`library.pull`, and whether the engine can run what is there then. Raises as it does."""
     found = library.pull(name, progress, cancelled)
-    if found.path is not None and not found.problem and not found.unsupported:
+    if found.path is not None and not found.problem and not _is_drafter(name):
         found.unsupported = refusal(Path(found.path))
     return found
+
+
+def _is_drafter(name: str) -> bool:
+    asked = hubname.parse(name)
+    return bool(catalogue.drafter_repo(name)) or (asked is not None and catalogue.is_drafter(asked.repo))
 
 
 def refusal(path: Path) -> str:

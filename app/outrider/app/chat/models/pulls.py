@@ -44,6 +44,7 @@ class Pull:
     began: tuple[float, float] = (0.0, 0.0)  # seconds and bytes at the beginning
     seen: float = 0.0  # seconds at the newest progress
     error: EngineError | None = None
+    trouble: str = ""  # why what came cannot be run
 
     def take(self, event: protocol.Event, now: float) -> None:
         """Note how far it is."""
@@ -79,6 +80,8 @@ class Pull:
             return f"failed: {self.error.message}"
         if self.way is Way.STOPPED:
             return "stopped; what has come is kept"
+        if self.trouble:
+            return f"here, but it cannot be run: {self.trouble}"
         return "  ".join(filter(None, (self.way.value if self.way is not Way.RUNNING else "begins", size)))
 
     def _pace(self, told: Progress) -> list[str]:
@@ -177,7 +180,7 @@ class Pulls:
             pull.way, pull.error = Way.FAILED, error
             return None
         row: ModelRow = protocol.as_type(task.result(), ModelRow)
-        pull.way, pull.nbytes = Way.HERE, row.nbytes
+        pull.way, pull.nbytes, pull.trouble = Way.HERE, row.nbytes, row.problem or row.unsupported
         return row
 
 
