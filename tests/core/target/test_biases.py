@@ -15,7 +15,7 @@ from formula import made
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from outrider.core.target import ops
+from outrider.core.target import ops, outline
 from outrider.core.target.decoder import Decoder
 from outrider.core.target.linear import Form
 from outrider.core.target.load import load_decoder
@@ -52,6 +52,11 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     model = golden.decoder(write(name, tmp_path), torch.float64, 32)
     for rows in (len(IDS), 3, 1):
         torch.testing.assert_close(pieces(model, rows), LOGITS[name], atol=5e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_outline_has_them(name: str, tmp_path: Path) -> None:
+    outline.check(open_checkpoint(write(name, tmp_path)))
 
 
 @pytest.mark.parametrize("fused", [True, False])

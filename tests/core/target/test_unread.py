@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outrider.core.errors import ModelError
+from outrider.core.target import outline
+from outrider.core.weights.checkpoint import open_checkpoint
 
 pytestmark = pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 ONES, ZEROS = torch.ones(64), torch.zeros(64)
@@ -83,4 +85,12 @@ def test_what_changes_nothing_may_be_there(family: str, names: list[str], tmp_pa
 def test_a_bias_of_zeros_adds_nothing(tmp_path: Path) -> None:
     """GPTQ files have one for every matrix."""
     name = "model.layers.0.self_attn.o_proj.bias"
-    golden.decoder(with_more("llama", tmp_path, **{name: ZEROS}), torch.float32, 64)
+    folder = with_more("llama", tmp_path, **{name: ZEROS})
+    golden.decoder(folder, torch.float32, 64)
+    outline.check(open_checkpoint(folder))
+
+
+def test_unread_tensors_are_refused_before_any_weight_is_read(tmp_path: Path) -> None:
+    folder = with_more("llama", tmp_path, **{"model.layers.0.self_attn.q_norm.weight": ONES})
+    with pytest.raises(ModelError, match=r"does not use in a llama model: model\.layers\.0\.self_attn\.q_norm"):
+        outline.check(open_checkpoint(folder))

@@ -45,10 +45,14 @@ class Reader:
         return self.prefix + name in self.names_there
 
     def adds_nothing(self, name: str) -> bool:
-        """Whether a tensor is a bias of zeros, which some quantisers store for every matrix."""
+        """Whether a tensor is a bias of zeros, which some quantisers store for every matrix.
+
+        Of an outline, which has no numbers, it may be.
+        """
         if not name.endswith(".bias") or len(self._checkpoint.shape(name)) != 1:
             return False
-        return not bool(self._checkpoint.load(name).any())
+        tensor = self._checkpoint.load(name)
+        return tensor.is_meta or not bool(tensor.any())
 
     def tensor(self, name: str, *shape: int, exact: bool = False) -> Tensor:
         """A plain tensor of that shape, to be kept. Raises ModelError if it is missing or has another."""

@@ -78,7 +78,7 @@ def read_spec(config: Mapping[str, Any]) -> TargetSpec:
     if reader is None:
         known = ", ".join(sorted(READERS))
         raise ModelError(
-            f"The architecture (model_type) {kind[:60] or '(none given)'!r} is not known; known are: {known}.",
+            f"The config gives a model_type whose architecture {kind[:60] or '(none given)'!r} is not known; known are: {known}.",
             "Take another checkpoint, or open an issue with the model's name and its config.json.",
         )
     return reader(ConfigReader({**text, "model_type": kind}, f"The config of this {kind} checkpoint"))
