@@ -87,7 +87,22 @@ def test_no_other_file_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.restore()
 
 
-def test_the_engine_gives_it_back(taken: tuple[int, int]) -> None:
+def test_not_while_its_program_runs(taken: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "_LOOKS", 2)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as program:
+        with monkeypatch.context() as other:
+            other.setattr(os, "getpid", lambda: program.pid)
+            terminal.take(taken[1], None, None, RESET)
+        assert terminal.inherited()[1]
+        assert restored(taken[0], monkeypatch) == ""
+
+
+def test_the_engine_gives_it_back(taken: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as program:
+        program.wait()
+    with monkeypatch.context() as other:
+        other.setattr(os, "getpid", lambda: program.pid)
+        terminal.take(taken[1], None, None, RESET)
     variables, numbers = terminal.inherited()
     command = [sys.executable, "-m", "outrider.core.service"]
     engine = subprocess.Popen(
@@ -96,7 +111,6 @@ def test_the_engine_gives_it_back(taken: tuple[int, int]) -> None:
     assert engine.stdin is not None and engine.stdout is not None and engine.stdout.read(4)
     engine.stdin.close()
     assert select.select([taken[0]], [], [], 60)[0] and os.read(taken[0], 100).decode() == RESET
-    assert edits_lines(taken[1])
     engine.kill()
     engine.wait()
     engine.stdout.close()

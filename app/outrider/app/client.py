@@ -319,7 +319,9 @@ async def _ended(process: Process, patience: float) -> bool:
 def _widen(transport: asyncio.SubprocessTransport) -> None:
     """Let a reply go on while this program is stopped: the pipe of the frames holds thousands of passes."""
     frames = transport.get_pipe_transport(1)
-    with contextlib.suppress(ImportError, AttributeError, OSError):  # not on every system, nor for every user
+    with contextlib.suppress(
+        ImportError, AttributeError, OSError, ValueError
+    ):  # not on every system; it may have ended
         import fcntl
 
         if frames is not None:

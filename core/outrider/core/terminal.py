@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ SCREEN = "".join(
 """Undoes everything that the chat on a screen asks of a terminal."""
 LINES = "\x1b[?2004l"
 """The same for a prompt of one line."""
+_LOOKS, _PAUSE = 50, 0.02  # how often, and how many seconds apart, it is looked whether the program has ended
 _MARK = b"# a terminal to give back\n"
 
 _note: int | None = None
@@ -53,6 +55,7 @@ def take(terminal: int, before: list[Any] | None, during: list[Any] | None, rese
     with contextlib.suppress(OSError):
         path = os.ttyname(terminal)
         note = {
+            "process": os.getpid(),
             "path": path,
             "made": os.stat(path).st_ctime_ns,
             "group": os.getpgrp(),
@@ -101,9 +104,9 @@ def _restore(note: int) -> None:
     fcntl.lockf(note, fcntl.LOCK_EX)  # one of several that inherited it
     try:
         data = os.pread(note, 1 << 16, 0)
-        if data.startswith(_MARK):
+        if data.startswith(_MARK) and _gone((taken := literal_eval(data[len(_MARK) :].decode()))["process"]):
             os.ftruncate(note, 0)
-            _undo(literal_eval(data[len(_MARK) :].decode()))
+            _undo(taken)
     finally:
         fcntl.lockf(note, fcntl.LOCK_UN)
 
@@ -124,6 +127,22 @@ def _undo(note: dict[str, Any]) -> None:
         os.write(terminal, note["reset"].encode())
     finally:
         os.close(terminal)
+
+
+def _gone(process: int) -> bool:
+    """Whether a process has ended, or is this one. One that ends closes its pipes before; one that runs may close one too."""
+    for _ in range(_LOOKS):
+        try:
+            os.kill(process, 0)
+            ended = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        except ProcessLookupError:
+            ended = True
+        except OSError:  # there is no /proc, or it is just gone
+            ended = False
+        if ended or process == os.getpid():
+            return True
+        time.sleep(_PAUSE)
+    return False
 
 
 def _foreground(session: int) -> tuple[int | None, int | None]:
