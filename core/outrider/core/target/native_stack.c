@@ -18,7 +18,7 @@
 #endif
 
 #define FEW 64      /* rows that attend together, at most */
-#define WIDEST 512  /* rows, at most */
+#define WIDEST 256  /* rows, at most */
 #define STAGES 10   /* steps of a block where all rows attend together */
 #define TURN 3      /* steps of some rows that attend after others */
 #define PARTS 3     /* matrices of different forms whose outputs lie side by side, at most */

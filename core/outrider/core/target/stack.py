@@ -9,6 +9,7 @@ Letters: `S` rows, `d` width.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Mapping, Sequence
 from ctypes import c_float, c_int, c_long, c_void_p
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,7 +35,7 @@ from .where import Tables, Where
 if TYPE_CHECKING:
     from .decoder import Block, Weights
 
-WIDEST = 512  # rows of a pass that C takes, at most
+TOGETHER = 256  # rows of one call: what they leave for the next step stays in a core's own cache
 _PARTS = 3  # matrices of different forms whose outputs lie side by side, at most
 
 
@@ -128,31 +129,33 @@ class Stack:
             return None
         for ring in memory.rings:
             ring.wrote(where.stop)
-        x = x.contiguous()
-        out = torch.empty_like(x)
+        x, start = x.contiguous(), int(where.base) if where.still else where.start
+        out, size = torch.empty_like(x), x.itemsize
         base, positions, loose, bits = (None,) * 4 if sight is None else (part.data_ptr() for part in sight)
-        failed = self._native.stack(
-            self._blocks,
-            memory.held,
-            stop - self.first,
-            x.data_ptr(),
-            None if entry is None else entry.data_ptr(),
-            out.data_ptr(),
-            exports,
-            where.rows,
-            x.shape[1],
-            int(where.base) if where.still else where.start,
-            base,
-            positions,
-            loose,
-            0 if sight is None else sight.loose.shape[0],
-            bits,
-            self._scale,
-            x.dtype == torch.bfloat16,
-            torch.get_num_threads(),
-        )
-        if failed:
-            raise MemoryError(f"no memory for a pass of {where.rows} rows")
+        for first in range(0, where.rows, TOGETHER):
+            past = first * x.shape[1] * size
+            failed = self._native.stack(
+                self._blocks,
+                memory.held,
+                stop - self.first,
+                x.data_ptr() + past,
+                None if entry is None else entry.data_ptr() + first * entry.shape[1] * size,
+                out.data_ptr() + past,
+                None if exports is None else (c_void_p * len(exports))(*(at and at + past for at in exports)),
+                min(TOGETHER, where.rows - first),
+                x.shape[1],
+                start + first,
+                base,
+                positions,
+                loose,
+                0 if sight is None else sight.loose.shape[0],
+                bits,
+                self._scale,
+                x.dtype == torch.bfloat16,
+                torch.get_num_threads(),
+            )
+            if failed:
+                raise MemoryError(f"no memory for a pass of {where.rows} rows")
         return out
 
     def _exports(self, x: Tensor, stop: int, states: Sequence[int], kept: dict[int, Tensor]) -> ctypes.Array | None:
@@ -175,7 +178,7 @@ def _memory(states: Sequence[State | None]) -> _Memory:
         *((state.parts[0].data_ptr(), state.rows if isinstance(state, Ring) else 0) for state in rows)
     )
     slack = min((ring.slack for ring in rings), default=FEW)
-    return _Memory(held, rings, WIDEST if slack >= FEW and not shared else min(FEW, slack))
+    return _Memory(held, rings, sys.maxsize if slack >= FEW and not shared else min(FEW, slack))
 
 
 def stacks(native: Native, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
