@@ -307,3 +307,27 @@ def test_the_live_speed_up_is_the_reports(seed: int = 3) -> None:
     told = _of_tally(reply, tally)
     assert told["times"] == pytest.approx(20.0 * tally.rate / 1000)
     assert told["n"] == 39 and isinstance(reply.meter, Meter)
+
+
+async def test_figures_are_titled_with_the_reply_and_drafter_they_are_of(ride: Any) -> None:
+    text = "one two three four five six seven eight nine ten eleven twelve\n"
+    async with ride(answer(text, "AAC"), answer(text, "AAC"), size=(120, 40)) as chat:
+        await chat.ask("hello")
+        await chat.type("/stats panel")
+        await chat.until(lambda: "last: prompt_lookup" in chat.screen())
+        assert "/pass" in chat.status
+        await chat.type("/drafter suffix")
+        await chat.until(lambda: "suffix: nothing measured yet." in " ".join(chat.screen().split()))
+        assert "pinned · ready" in chat.screen() and "last: prompt_lookup" in chat.screen()
+        assert "You chose this drafter" not in chat.screen()
+        chat.chat.status.unflash()
+        await chat.until(lambda: "suffix" in chat.status)
+        assert "/pass" not in chat.status and "not riding" not in chat.status
+        await chat.type("/why")
+        assert (
+            "suffix: pinned, ready. Nothing is measured of it yet; what follows is of the last reply: pro"
+            in chat.notes[-1]
+        )
+        assert "What holds it back" not in chat.notes[-1] and "It pays" not in chat.notes[-1]
+        await chat.type("/drafter prompt_lookup")
+        await chat.until(lambda: "prompt_lookup    " in chat.screen() and "nothing measured" not in chat.screen())

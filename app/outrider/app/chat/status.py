@@ -12,6 +12,7 @@ from outrider.app.chat.clean import harmless
 from outrider.app.chat.keymap import Keymap, build, short
 from outrider.app.chat.meter import brief, main_drafter, mean_per_pass, size, speed
 from outrider.app.chat.session import BUSY, Session, State
+from outrider.app.chat.stats.figures import drafted_in
 from outrider.core.protocol import Progress
 
 _GAP = " · "
@@ -63,6 +64,8 @@ def drafter_words(session: Session) -> str:
         return "drafting off"
     reply = session.current.reply if session.current else session.chat.last_reply()
     parked = reply is not None and reply.meter.parked
+    if reply is not None and not drafted_in(reply, chosen):
+        return chosen  # it has had no part in that reply, so it tells nothing of it
     if chosen != "auto":
         idle = parked or (reply is not None and reply.report is not None and main_drafter(reply.report) == "none")
         return f"{chosen} (not riding)" if idle else chosen
@@ -78,6 +81,9 @@ def figures(session: Session) -> list[Chip]:
         return []
     report = reply.report
     done = report is not None  # its own last line says the same
+    asked = reply.settings.drafter.name if reply.settings is not None else session.drafter.name
+    if done and asked != session.drafter.name:  # another drafter is chosen: these are not its figures
+        return []
     if report is not None:
         per_pass, rate = mean_per_pass(report), report.tokens_per_second or None
     else:
