@@ -315,7 +315,8 @@ async def test_figures_are_titled_with_the_reply_and_drafter_they_are_of(ride: A
         await chat.ask("hello")
         await chat.type("/stats panel")
         await chat.until(lambda: "last: prompt_lookup" in chat.screen())
-        assert "/pass" in chat.status
+        chat.chat.status.unflash()
+        await chat.until(lambda: "/pass" in chat.status)
         await chat.type("/drafter suffix")
         await chat.until(lambda: "suffix: nothing measured yet." in " ".join(chat.screen().split()))
         assert "pinned · ready" in chat.screen() and "last: prompt_lookup" in chat.screen()
