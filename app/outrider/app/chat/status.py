@@ -187,19 +187,27 @@ class StatusLine(Widget):
             return mode_line(self._mode, width)
         narrow = self.screen.size.width < _NARROW
         told = hints(self.keymap, narrow=narrow)
-        asked = sum(len(key) + len(word) + 3 for key, word in told) + 3 if narrow else 0
+        asked = sum(map(_cells, told if narrow else told[-1:])) + 3  # the last one leads to all others
         left = _fitting([chip for chip in self._chips if self.model or not chip.model], width, asked)
         keys: list[str | tuple[str, str]] = []
-        room = width - left.cell_length - 3
-        for key, word in told:
-            need = len(key) + len(word) + 3
-            if need > room:
-                break
-            room -= need
+        for key, word in _kept(told, width - left.cell_length - 3):
             keys += [(key, "bold"), (f" {word}  ", "$text-muted")]
         right = Content.assemble(*keys)
         gap = width - left.cell_length - right.cell_length
         return Content.assemble(left, " " * max(1, gap), right) if keys else left
+
+
+def _cells(hint: tuple[str, str]) -> int:
+    """What a key and its word take with the gap behind them."""
+    return len(hint[0]) + len(hint[1]) + 3
+
+
+def _kept(told: list[tuple[str, str]], room: int) -> list[tuple[str, str]]:
+    """The keys that so many cells hold. The last one goes last: it leads to all that is not told."""
+    kept = list(told)
+    while kept and sum(map(_cells, kept)) > room:
+        kept.pop(-2 if len(kept) > 1 else -1)
+    return kept
 
 
 def mode_line(mode: Mode, width: int) -> Content:
