@@ -187,7 +187,9 @@ async def test_log_is_read_copied_and_saved(ride: Any, tmp_path: Path, monkeypat
         assert "Step" in chat.screen() and "backlog" in chat.screen() and "a paint costs" in chat.screen()
         await chat.pilot.press("g")
         await chat.until(lambda: "line 0" in chat.screen() and "line 59" not in chat.screen())
-        await chat.pilot.press("c", "s")
+        await chat.pilot.press("c")
+        await chat.until(lambda: "Copied." in chat.screen())
+        await chat.pilot.press("s")
         await chat.until(lambda: "Wrote" in chat.screen())
         assert "line 59" in (tmp_path / "outrider-log.txt").read_text() and "line 59" in chat.app.clipboard
         await chat.pilot.press("f12")
