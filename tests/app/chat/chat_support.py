@@ -41,7 +41,7 @@ class Ride:
         self.app, self.pilot = app, pilot
         self.chat, self.session = app.chat, app.chat.session
 
-    async def until(self, predicate: Callable[[], object], patience: float = 10.0) -> None:
+    async def until(self, predicate: Callable[[], object], patience: float = 60.0) -> None:
         """Wait until `predicate` holds, then until the screen shows it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience

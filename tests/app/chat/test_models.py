@@ -8,17 +8,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from chat_support import LOADED
 from screens_data import BROKEN, DRAFTERS, GB, HUGE, MIDDLE, ODD, OLLAMA, ROWS, STARTER, plan
 
 from outrider.app.chat import first, welcome
 from outrider.app.chat.browser import columns
+from outrider.app.chat.meter import stored
 from outrider.app.chat.models.details import details
 from outrider.app.chat.models.pairs import best, pairs, promised
 from outrider.app.chat.models.pulls import Pull, Pulls, Way, bar
 from outrider.app.chat.models.rows import HEAD, ORDERS, RIGHT, SPARE, Room, cells, listed, next_order, where
 from outrider.app.client import EngineError
 from outrider.core import protocol
-from outrider.core.protocol import DrafterRow, KnownDrafter, ModelRow, Progress
+from outrider.core.protocol import DrafterRow, KnownDrafter, Loaded, ModelRow, Progress
 
 NONE = Room()
 
@@ -137,6 +139,25 @@ def test_details_count_model_and_drafter_together() -> None:
     big.plan.instead = "--quantize int4 (about 40.0 GB)"
     assert "it does not fit" in text(big, []) and "would fit: --quantize int4" in text(big, [])
     assert best([]) is None
+
+
+def test_the_stored_format_is_named_and_not_only_what_is_computed_in() -> None:
+    def words(quantisation: str, quantize: str = "auto") -> str:
+        made = plan(9)
+        made.quantize = quantize
+        row = msgspec.structs.replace(
+            MIDDLE, path="/models/x", quantisation=quantisation, form="", format="", plan=made
+        )
+        return "".join(part for part, _ in details(row, [], NONE))
+
+    assert "it fits on cpu as Q4_1, computed in bf16, at a context of" in words("Q4_1")
+    assert "it fits on cpu as int8, computed in bf16, at" in words("BF16", "int8")
+    for plain in ("bf16", "BF16", "F16", ""):
+        assert "it fits on cpu in bf16 at a context of" in words(plain)
+    loaded = protocol.as_type(LOADED, Loaded)
+    assert stored(loaded) == "in fp32"
+    packed = msgspec.structs.replace(loaded, bits=4.98, dtype="bf16")
+    assert stored(packed) == "with 5.0-bit weights, computed in bf16"
 
 
 # ------------------------------------------------------------------------------------------------ downloads

@@ -459,16 +459,23 @@ async def test_a_saved_race_is_shown_without_a_chat(tmp_path: Path, monkeypatch:
         await pilot.press("end")
         await pilot.pause(0)
         assert "Identical text: plain, suffix" in shown() and "tokens/pass" in shown() and "onetwo" in shown()
-        await pilot.press("y", "e")
+        for letter in "ye":  # each alone: both at once would be text
+            await pilot.press(letter)
+            while app.screen.typed.text:  # type: ignore[attr-defined]
+                await pilot.pause(0.01)
         assert "Identical" in app.clipboard
         assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".md", ".svg"] and "Wrote" in shown()
         await pilot.resize_terminal(60, 20)
         await pilot.pause(0)
         assert "Identical" in shown() and "onetwo" not in shown()  # no room for both
         await pilot.press("v")
+        while app.screen.typed.text:  # type: ignore[attr-defined]
+            await pilot.pause(0.01)
         await pilot.pause(0)
         assert "Identical" not in shown() and "onetwo" in shown()
         await pilot.press("q")
+        while app.is_running and app.return_code is None:
+            await pilot.pause(0.01)
     assert app.return_code == 0
 
 

@@ -79,6 +79,25 @@ async def test_models_are_looked_through_brought_and_deleted(ride: Any) -> None:
         await back(chat)
 
 
+async def test_models_that_are_known_to_be_stale_are_not_shown(ride: Any) -> None:
+    """The first start asks what there is before the starter has come."""
+    lines = [told("models", [STARTER], 0.2), told("models", ROWS, 0.2), told("drafters", DRAFTERS)]
+    async with ride(answer("x\n"), lines, size=(130, 46)) as chat:
+        chat.chat.models.rows = [msgspec.structs.replace(STARTER, path=None, source=""), MIDDLE]
+        await lead(chat, "m", ModelsScreen)
+        await chat.until(lambda: "Looking for models …" in chat.screen())
+        assert "to be pulled" not in chat.screen() and "none is" not in chat.screen()
+        await chat.until(lambda: "Looking for models that are not here" in chat.screen())  # what is, comes first
+        shown = chat.app.screen.query_one(OptionList)
+        assert shown.highlighted == 0 and "in use" in chat.screen() and "middle-4b" not in chat.screen()
+        await chat.until(lambda: "middle-4b" in chat.screen() and "to be pulled" in chat.screen())
+        place = shown.highlighted
+        assert place is not None and "starter" in str(shown.get_option_at_index(place).prompt)
+        assert "in use" in str(shown.get_option_at_index(place).prompt)
+        await chat.pilot.press("escape")
+        await back(chat)
+
+
 async def test_another_model_takes_over_and_one_that_fails_does_not(ride: Any) -> None:
     failed = refused("load", "huge-70b does not fit into the memory of cpu.", "Try --quantize int4.")
     load = [*loading(), loads("Middle 4B", nbytes=9_000_000_000), failed, loads("Middle 4B")]
@@ -168,7 +187,9 @@ async def test_log_is_read_copied_and_saved(ride: Any, tmp_path: Path, monkeypat
         assert "Step" in chat.screen() and "backlog" in chat.screen() and "a paint costs" in chat.screen()
         await chat.pilot.press("g")
         await chat.until(lambda: "line 0" in chat.screen() and "line 59" not in chat.screen())
-        await chat.pilot.press("c", "s")
+        await chat.pilot.press("c")
+        await chat.until(lambda: "Copied." in chat.screen())
+        await chat.pilot.press("s")
         await chat.until(lambda: "Wrote" in chat.screen())
         assert "line 59" in (tmp_path / "outrider-log.txt").read_text() and "line 59" in chat.app.clipboard
         await chat.pilot.press("f12")

@@ -11,6 +11,7 @@ import pytest
 from chat_support import answer
 
 from outrider.app.chat import layout
+from outrider.app.chat.keymap import build
 from outrider.app.chat.meter import Meter, mean_per_pass
 from outrider.app.chat.stats.figures import ENOUGH, Figures
 from outrider.app.chat.stats.lines import WIDTH, bar, count, number, panel, share, sparkline, strip
@@ -291,7 +292,7 @@ async def test_figures_on_the_screen(ride: Any) -> None:
         await chat.pilot.resize_terminal(110, 24)
         await chat.until(lambda: chat.chat.stats.side.display)
         await chat.type("/why")
-        assert "tokens a pass" in chat.notes[-1] and "chip, strip or panel, not nothing" in chat.notes[-2]
+        assert "tokens a pass" in chat.notes[-2] and "chip, strip or panel, not nothing" in chat.notes[-1]
         assert len(moved) == len(chat.chat.stats.panel.told)
     async with ride(answer(text), size=(120, 40)) as chat:  # remembered
         assert chat.chat.stats.mode == "panel" and chat.chat.stats.side.display
@@ -308,3 +309,74 @@ def test_the_live_speed_up_is_the_reports(seed: int = 3) -> None:
     told = _of_tally(reply, tally)
     assert told["times"] == pytest.approx(20.0 * tally.rate / 1000)
     assert told["n"] == 39 and isinstance(reply.meter, Meter)
+
+
+async def test_figures_are_titled_with_the_reply_and_drafter_they_are_of(ride: Any) -> None:
+    text = "one two three four five six seven eight nine ten eleven twelve\n"
+    async with ride(answer(text, "AAC"), answer(text, "AAC"), size=(120, 40)) as chat:
+        await chat.ask("hello")
+        await chat.type("/stats panel")
+        await chat.until(lambda: "last: prompt_lookup" in chat.screen())
+        chat.chat.status.unflash()
+        await chat.until(lambda: "/pass" in chat.status)
+        await chat.type("/drafter suffix")
+        await chat.until(lambda: "suffix: nothing measured yet." in " ".join(chat.screen().split()))
+        assert "pinned · ready" in chat.screen() and "last: prompt_lookup" in chat.screen()
+        assert "You chose this drafter" not in chat.screen()
+        chat.chat.status.unflash()
+        await chat.until(lambda: "suffix" in chat.status)
+        assert "/pass" not in chat.status and "not riding" not in chat.status
+        await chat.type("/why")
+        assert (
+            "suffix: pinned, ready. Nothing is measured of it yet; what follows is of the last reply: pro"
+            in chat.notes[-1]
+        )
+        assert "What holds it back" not in chat.notes[-1] and "It pays" not in chat.notes[-1]
+        await chat.type("/drafter prompt_lookup")
+        await chat.until(lambda: "prompt_lookup    " in chat.screen() and "nothing measured" not in chat.screen())
+
+
+async def test_a_note_about_a_reply_stands_under_it_and_goes_with_it(ride: Any) -> None:
+    def order(chat: Any) -> list[str]:
+        return [type(widget).__name__ for widget in chat.chat.transcript.children]
+
+    async with ride(answer("One.\n"), answer("Two.\n"), answer("Again.\n"), size=(100, 40)) as chat:
+        await chat.ask("first")
+        await chat.type("/why")
+        await chat.ask("second")
+        await chat.type("/set")  # about nothing in particular
+        await chat.type("/why")
+        assert order(chat) == ["UserMessage", "ReplyView", "Note", "UserMessage", "ReplyView", "Note", "Note"]
+        why = [note.about is not None for note in chat.chat.query("Note")]
+        assert why == [True, True, False]
+        await chat.type("/delete message")
+        await chat.until(lambda: order(chat) == ["UserMessage", "ReplyView", "Note", "UserMessage", "Note"])
+        await chat.type("/delete message")
+        await chat.until(lambda: order(chat) == ["UserMessage", "ReplyView", "Note", "Note"])
+        await chat.type("/regen")
+        await chat.until(lambda: "Again." in chat.screen())
+        await chat.ready()
+        assert order(chat) == ["UserMessage", "ReplyView", "Note"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_the_title_is_told_from_what_the_model_is(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from textual.geometry import Size
+
+    from outrider.app.chat.header import Header
+
+    header = Header()
+    monkeypatch.setattr(Header, "size", property(lambda _: Size(width, 1)))
+    header._told = "SmolLM2-135M.Q4_1", ("fast", ""), "Explain how a rainbow forms " * 9, ("ctx 1/2", "")
+    line = header.render().plain
+    assert (len(line) <= width and "fast    Explain" in line) or "Explain" not in line
+    assert line.endswith("ctx 1/2") and line.count("…") == ("Explain" in line)
+
+
+def test_the_key_to_all_others_is_never_left_out() -> None:
+    from outrider.app.chat.status import _kept, hints
+
+    told = hints(build("default", {}))
+    assert [key for key, _ in _kept(told, 200)] == ["F1", "F2", "F3", "F4", "F5", "^o"]
+    assert [key for key, _ in _kept(told, 40)] == ["F1", "F2", "^o"]
+    assert [key for key, _ in _kept(told, 10)] == ["^o"] and _kept(told, 5) == []

@@ -162,3 +162,18 @@ def test_the_way_back_is_always_told(width: int) -> None:
     assert len(line) <= width and (line.endswith("esc back") or width < 25)
     if width == 200:
         assert line == "message 3 of 4 · c copy · e edit · dd delete · esc back"
+
+
+@pytest.mark.parametrize("command", ["/history", "/log", "/drafters", "/tree", "/train"])
+async def test_text_over_a_screen_without_a_field_is_the_prompts(ride: Any, command: str) -> None:
+    async with ride(answer("One.\n"), size=(120, 40)) as chat:
+        await chat.ask("hello")
+        before = chat.app.clipboard
+        await chat.type(command)
+        await chat.until(lambda: chat.app.screen is not chat.chat)
+        shown = chat.app.screen
+        burst(chat, "test clocks, quickly")
+        await chat.until(lambda: chat.chat.prompt.text == "test clocks, quickly")
+        assert chat.app.screen is shown and chat.app.clipboard == before
+        await chat.pilot.press("escape")
+        await chat.until(lambda: chat.app.screen is chat.chat)

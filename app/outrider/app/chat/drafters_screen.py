@@ -12,6 +12,7 @@ from textual.worker import Worker
 
 from outrider.app.chat.browser import Browser, Part, columns
 from outrider.app.chat.drafters_list import AUTO, HEAD, NONE, RIGHT, Rider, cells, details, riders
+from outrider.app.chat.letters import TypeThrough
 from outrider.app.chat.models.pulls import bar
 from outrider.app.client import EngineError
 from outrider.app.commands import _drafters
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _REDRAW = 0.5  # seconds between two looks at who rides
 
 
-class DraftersScreen(Browser):
+class DraftersScreen(TypeThrough[None], Browser):
     """Works on the room `riders` of the chat screen."""
 
     BINDINGS: ClassVar = [
@@ -37,6 +38,7 @@ class DraftersScreen(Browser):
     ]
     KEYS = "enter switches, also in mid-reply · t tests · T checks the contract · ctrl+r looks again · esc closes"
     FILTERED = False
+    REPEATED = "jk"
 
     def __init__(self, room: Drafters) -> None:
         super().__init__()

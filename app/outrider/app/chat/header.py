@@ -16,6 +16,7 @@ from outrider.app.chat.talk import Chat
 from outrider.app.store.records import title_of
 
 _PUSH, _POP = "\x1b[22;2t", "\x1b[23;2t"  # the title that the terminal had is kept, and comes back
+_GAP = 4  # cells between what the model is and the title, so that the two are not read as one
 _DEAF = ("linux", "dumb", "")  # terminals without a title
 
 
@@ -57,9 +58,9 @@ class Header(Widget):
         model, (word, style), title, (context, fullness) = self._told
         width = self.size.width
         left = Content.assemble((model, "bold"), (" · ", "$text-muted"), (word, style))
-        room = width - left.cell_length - len(context) - 4
+        room = width - left.cell_length - len(context) - _GAP - 2
         middle = Content(f"{title}").truncate(max(0, room), ellipsis=True) if room > 4 else Content("")
-        before = max(1, min((width - middle.cell_length) // 2 - left.cell_length, room + 2 - middle.cell_length))
+        before = max(_GAP, min((width - middle.cell_length) // 2 - left.cell_length, room + _GAP - middle.cell_length))
         after = max(1, width - left.cell_length - before - middle.cell_length - len(context))
         return Content.assemble(left, " " * before, middle, " " * after, (context, fullness)).truncate(width)
 

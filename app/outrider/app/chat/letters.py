@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, TypeVar
 
+from textual.events import Key
 from textual.message import Message
+from textual.screen import Screen
 from textual.widget import Widget
 
 from outrider.app.chat.actions import BY_ID, Action
@@ -16,6 +18,7 @@ from outrider.app.chat.transcript import UserMessage
 if TYPE_CHECKING:
     from outrider.app.chat.screen import ChatScreen
 
+ResultT = TypeVar("ResultT")
 PAUSE = 0.15  # seconds; letters that follow each other faster are typing
 CAREFUL = 0.3  # seconds, for a letter that changes something: slow typing is typing too
 
@@ -51,8 +54,12 @@ class Burst:
 
     def settle(self, event: Quiet) -> None:
         """It has been quiet; too late if another key has come since."""
-        if event.count == self._count and self.text:
+        if self.due(event):
             self._ended(self.take())
+
+    def due(self, event: Quiet) -> bool:
+        """Whether what was collected is complete."""
+        return event.count == self._count and bool(self.text)
 
     def flush(self) -> None:
         """Another kind of key has come: wait no longer."""
@@ -63,6 +70,52 @@ class Burst:
         """What was collected, which is then forgotten."""
         text, self.text = self.text, ""
         return text
+
+
+class TypeThrough(Screen[ResultT]):
+    """A screen over the chat without a field to type in: a letter that is a key acts alone, all other text is the prompt's.
+
+    Signs that are keys act at once and as often as they come.
+    """
+
+    REPEATED = ""  # letters that are keys however fast they come, if another key at most is behind them
+
+    @cached_property
+    def typed(self) -> Burst:
+        """Letters that may be keys or text."""
+        return Burst(self, lambda _: None)
+
+    async def on_key(self, event: Key) -> None:
+        """Letters wait a moment; whatever else comes ends that."""
+        letter = event.character if event.is_printable else None
+        if letter and letter.isalpha() and "+" not in event.key:
+            event.stop()
+            self.typed.add(letter, self.focused or self)
+            return
+        await self._act(self.typed.take())
+        if letter and event.key not in self._bindings.key_to_bindings:
+            event.stop()
+            self._through(letter)
+
+    async def on_burst_quiet(self, event: Burst.Quiet) -> None:
+        """No other letter has followed."""
+        if self.typed.due(event):
+            await self._act(self.typed.take())
+
+    async def _act(self, letters: str) -> None:
+        bound = self._bindings.key_to_bindings
+        *before, last = letters or " "
+        if letters and (last not in bound or any(letter not in self.REPEATED for letter in before)):
+            self._through(letters)
+            return
+        for letter in letters:
+            for binding in bound[letter]:
+                await self.run_action(binding.action)
+
+    def _through(self, text: str) -> None:
+        prompt = getattr(getattr(self.app, "chat", None), "prompt", None)  # a race is shown without a chat too
+        if prompt is not None:
+            prompt.insert(text)
 
 
 def is_message(widget: Widget | None) -> bool:

@@ -13,6 +13,7 @@ from textual.widgets import Static
 from outrider.app import render
 from outrider.app.chat.clean import harmless
 from outrider.app.chat.gauge import Reading, rates
+from outrider.app.chat.letters import TypeThrough
 
 if TYPE_CHECKING:
     from outrider.app.chat.log import Log
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _PERIOD = 1.0  # seconds between two looks
 
 
-class LogScreen(ModalScreen[None]):
+class LogScreen(TypeThrough[None], ModalScreen[None]):
     """Follows what is printed until one scrolls up."""
 
     BINDINGS: ClassVar = [

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
-from outrider.core.protocol import Report, Step
+from outrider.core.protocol import Loaded, Report, Step
+
+if TYPE_CHECKING:
+    from outrider.app.chat.compare.race import Race
+
+_PACKED = 15.0  # bits of a weight below which it is not stored as it is computed with
 
 WINDOW = 2.0  # seconds that the live figures look back
 PAUSE = 1.0  # seconds for which the words for a choice stay, so that they can be read
@@ -97,6 +103,13 @@ def brief(why: str) -> str:
     if ", " in head and tail:
         return f"{head.partition(', ')[2]}, {tail.rpartition('; ')[2]}"
     return why.partition("; ")[0]
+
+
+def stored(loaded: Loaded | Race) -> str:
+    """`in bf16`, or how many bits a weight has where they are packed and only computed in that."""
+    if 0 < loaded.bits < _PACKED:
+        return f"with {loaded.bits:.1f}-bit weights, computed in {loaded.dtype}"
+    return f"in {loaded.dtype}"
 
 
 def size(nbytes: float) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from outrider.app.chat.frames import Frames
 from outrider.app.chat.session import Problem, Session
 from outrider.app.chat.status import Chip, StatusLine, chips
-from outrider.app.chat.talk import Chat, End, Turn
+from outrider.app.chat.talk import Chat, End, Reply, Turn
 from outrider.app.chat.transcript import Card, Note, Transcript
 
 if TYPE_CHECKING:
@@ -125,9 +125,11 @@ class Stage:
         """The prompt's up key knows them."""
         self._prompt.remember(prompts)
 
-    def tell(self, text: str) -> None:
-        """Append a note."""
-        self._transcript.add(Note(text))
+    def tell(self, text: str, about: Reply | None = None) -> None:
+        """Append a note, under the reply that it is about; where the end is not seen it is flashed too."""
+        self._transcript.add_note(Note(text, about))
+        if about is None and not self._transcript.sees_end():
+            self.flash(text)
 
     def complain(self, problem: Problem) -> None:
         """Append a card; what can be done now takes the place of what could be done before."""

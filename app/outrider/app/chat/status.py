@@ -12,6 +12,7 @@ from outrider.app.chat.clean import harmless
 from outrider.app.chat.keymap import Keymap, build, short
 from outrider.app.chat.meter import brief, main_drafter, mean_per_pass, size, speed
 from outrider.app.chat.session import BUSY, Session, State
+from outrider.app.chat.stats.figures import drafted_in
 from outrider.core.protocol import Progress
 
 _GAP = " · "
@@ -63,6 +64,8 @@ def drafter_words(session: Session) -> str:
         return "drafting off"
     reply = session.current.reply if session.current else session.chat.last_reply()
     parked = reply is not None and reply.meter.parked
+    if reply is not None and not drafted_in(reply, chosen):
+        return chosen  # it has had no part in that reply, so it tells nothing of it
     if chosen != "auto":
         idle = parked or (reply is not None and reply.report is not None and main_drafter(reply.report) == "none")
         return f"{chosen} (not riding)" if idle else chosen
@@ -78,6 +81,9 @@ def figures(session: Session) -> list[Chip]:
         return []
     report = reply.report
     done = report is not None  # its own last line says the same
+    asked = reply.settings.drafter.name if reply.settings is not None else session.drafter.name
+    if done and asked != session.drafter.name:  # another drafter is chosen: these are not its figures
+        return []
     if report is not None:
         per_pass, rate = mean_per_pass(report), report.tokens_per_second or None
     else:
@@ -181,19 +187,27 @@ class StatusLine(Widget):
             return mode_line(self._mode, width)
         narrow = self.screen.size.width < _NARROW
         told = hints(self.keymap, narrow=narrow)
-        asked = sum(len(key) + len(word) + 3 for key, word in told) + 3 if narrow else 0
+        asked = sum(map(_cells, told if narrow else told[-1:])) + 3  # the last one leads to all others
         left = _fitting([chip for chip in self._chips if self.model or not chip.model], width, asked)
         keys: list[str | tuple[str, str]] = []
-        room = width - left.cell_length - 3
-        for key, word in told:
-            need = len(key) + len(word) + 3
-            if need > room:
-                break
-            room -= need
+        for key, word in _kept(told, width - left.cell_length - 3):
             keys += [(key, "bold"), (f" {word}  ", "$text-muted")]
         right = Content.assemble(*keys)
         gap = width - left.cell_length - right.cell_length
         return Content.assemble(left, " " * max(1, gap), right) if keys else left
+
+
+def _cells(hint: tuple[str, str]) -> int:
+    """What a key and its word take with the gap behind them."""
+    return len(hint[0]) + len(hint[1]) + 3
+
+
+def _kept(told: list[tuple[str, str]], room: int) -> list[tuple[str, str]]:
+    """The keys that so many cells hold. The last one goes last: it leads to all that is not told."""
+    kept = list(told)
+    while kept and sum(map(_cells, kept)) > room:
+        kept.pop(-2 if len(kept) > 1 else -1)
+    return kept
 
 
 def mode_line(mode: Mode, width: int) -> Content:

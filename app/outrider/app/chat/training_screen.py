@@ -10,6 +10,7 @@ from textual.widgets import OptionList
 
 from outrider.app import render
 from outrider.app.chat.browser import Browser, Part, columns
+from outrider.app.chat.letters import TypeThrough
 from outrider.app.chat.training import BUDGETS, Way, words
 from outrider.app.commands._runs import Run
 from outrider.core.protocol import DrafterRow
@@ -25,7 +26,7 @@ _NOW = {
 }
 
 
-class TrainingScreen(Browser):
+class TrainingScreen(TypeThrough[None], Browser):
     """Works on the room `training` of the chat screen."""
 
     BINDINGS: ClassVar = [
@@ -39,6 +40,7 @@ class TrainingScreen(Browser):
     ]
     KEYS = "enter trains · ← → time · c learns from your chats too · ctrl+x stops · esc closes, and it goes on"
     FILTERED = False
+    REPEATED = "jk"
 
     def __init__(self, room: Training) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from outrider.app.chat.card import Card as Card
 from outrider.app.chat.clean import harmless
 from outrider.app.chat.input.attach import label
 from outrider.app.chat.palette import Palette
-from outrider.app.chat.talk import Turn
+from outrider.app.chat.talk import Reply, Turn
 
 if TYPE_CHECKING:
     from outrider.app.chat.reply import ReplyView
@@ -113,10 +113,11 @@ class Earlier(Static):
 
 
 class Note(Static):
-    """One line about something that happened."""
+    """One line about something that happened. One `about` a reply stands under it and goes with it."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, about: Reply | None = None) -> None:
         super().__init__(harmless(text), markup=False, classes="note")
+        self.about = about
 
 
 class Welcome(Static):
@@ -199,6 +200,22 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
         self.query_children(Welcome).remove()
         self.mount(widget)
 
+    def add_note(self, note: Note) -> None:
+        """Put a note under the reply that it is about, behind others there; else at the end."""
+        from outrider.app.chat.reply import ReplyView
+
+        views = [view for view in self.query_children(ReplyView) if view.reply is note.about]
+        if not views:
+            self.add(note)
+            return
+        self.mount(note, after=self._with_notes(views[-1]))
+
+    def _with_notes(self, widget: Widget) -> Widget:
+        """The last of the notes about the reply that this shows, else the widget itself."""
+        reply = getattr(widget, "reply", None)
+        notes = [note for note in self.query_children(Note) if reply is not None and note.about is reply]
+        return notes[-1] if notes else widget
+
     def add_turn(self, turn: Turn, *, waiting: bool, before: Turn | None = None) -> None:
         """Append what the user wrote, or put it before a message that waits too, and go to the end."""
         message = UserMessage(turn)
@@ -239,7 +256,7 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
         fresh = [turn for turn in below if self.message_of(turn) is None and self.view_of(turn) is None]
         widgets, views = self._views(fresh)
         if widgets and above:
-            await self.mount_all(widgets, after=above[-1])
+            await self.mount_all(widgets, after=self._with_notes(above[-1]))
         elif widgets:
             first = next((widget for widget in self.children if not isinstance(widget, Earlier)), None)
             await self.mount_all(widgets, before=first)
@@ -248,7 +265,7 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
     def _stays(self, widget: Widget, turns: list[Turn], waiting: Collection[Turn]) -> bool:
         if isinstance(widget, UserMessage):
             return widget.turn in turns or widget.turn in waiting
-        reply = getattr(widget, "reply", None)
+        reply = widget.about if isinstance(widget, Note) else getattr(widget, "reply", None)
         return reply is None or any(turn.reply is reply for turn in turns)
 
     def view_of(self, turn: Turn) -> ReplyView | None:

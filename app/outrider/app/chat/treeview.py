@@ -15,6 +15,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from outrider.app.chat.clean import harmless
+from outrider.app.chat.letters import TypeThrough
 from outrider.app.chat.meter import summary
 from outrider.app.chat.talk import Chat, End, Reply
 from outrider.app.chat.tree import Knot
@@ -67,7 +68,7 @@ def _end(reply: Reply) -> list[str]:
     return [] if reply.end is End.WHOLE else ["under way" if reply.end is End.NOT_YET else reply.end.value]
 
 
-class TreeScreen(ModalScreen[str]):
+class TreeScreen(TypeThrough[str], ModalScreen[str]):
     """Ends with the name of the chosen message, empty if none was."""
 
     BINDINGS: ClassVar = [Binding("escape,ctrl+c", "leave", "Close", show=False)]

@@ -22,6 +22,7 @@ from outrider.app.chat.clean import harmless
 from outrider.app.chat.compare import verdict
 from outrider.app.chat.compare.race import Race
 from outrider.app.chat.compare.replay import Replay, Track
+from outrider.app.chat.letters import TypeThrough
 from outrider.app.chat.meter import speed
 from outrider.app.text import padded, width
 
@@ -72,7 +73,7 @@ class LaneView(Widget):
         return Content.assemble(*reversed(parts))
 
 
-class RaceScreen(Screen[None]):
+class RaceScreen(TypeThrough[None], Screen[None]):
     """Replays one race. `export` writes it to files and says which; `still` begins at the end."""
 
     BINDINGS: ClassVar = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from outrider.app.chat.compare.parting import Parting
+from outrider.app.chat.meter import stored
 from outrider.core.protocol import DrafterChoice, Report, Sampling, Step
 
 FORMAT = 1
@@ -58,6 +59,7 @@ class Race(msgspec.Struct, kw_only=True, omit_defaults=True):
     title: str
     device: str
     dtype: str
+    bits: float = 0.0  # of memory for each weight; 0: not told
     threads: int
     exact: bool = False
     rule: str = "match"
@@ -85,7 +87,8 @@ class Race(msgspec.Struct, kw_only=True, omit_defaults=True):
         """What ran on what, in one line."""
         threads = f", {self.threads} thread{'' if self.threads == 1 else 's'}" if self.device == "cpu" else ""
         exact = " · exact" if self.exact else ""
-        return f"{self.prompt} · {self.title or self.model} · {self.dtype} · {self.device}{threads}{exact} · seed {self.seed}"
+        model = f"{self.title or self.model} {stored(self)}"
+        return f"{self.prompt} · {model} · {self.device}{threads}{exact} · seed {self.seed}"
 
 
 def decoded(race_json: bytes) -> Race:

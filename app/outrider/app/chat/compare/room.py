@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from outrider.app.chat.input.candidate import Candidate
     from outrider.app.chat.palette import Palette
     from outrider.app.chat.screen import ChatScreen
-    from outrider.app.chat.talk import Turn
+    from outrider.app.chat.talk import Reply, Turn
     from outrider.app.client import EngineError
 
 
@@ -186,12 +187,13 @@ class Comparing:
         settings = turn.reply.settings or session.settings()
         messages = messages_before(session.chat, turn)
         verifier = Verifier(asker, turn, messages, settings, session.loaded)
-        self._screen.app.push_screen(RunningScreen("Verifying a reply", asker, verifier.run), self._verified)
+        verified = partial(self._verified, turn.reply)
+        self._screen.app.push_screen(RunningScreen("Verifying a reply", asker, verifier.run), verified)
 
-    def _verified(self, outcome: Any) -> None:
+    def _verified(self, reply: Reply, outcome: Any) -> None:
         from outrider.app.chat.compare.verifying import Verified
 
         if isinstance(outcome, Verified):
-            self._screen.stage.tell(outcome.words())
+            self._screen.stage.tell(outcome.words(), reply)
         else:
             self._ended("The check", outcome)

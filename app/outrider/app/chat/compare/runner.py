@@ -142,6 +142,7 @@ class Runner:
             title=self._loaded.title,
             device=self._loaded.device,
             dtype=self._loaded.dtype,
+            bits=self._loaded.bits,
             threads=self._loaded.threads,
             exact=order.model.exact is not None,
             rule=order.rule,

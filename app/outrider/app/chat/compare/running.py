@@ -14,13 +14,14 @@ from textual.widgets import Static
 
 from outrider.app.chat.clean import harmless
 from outrider.app.chat.compare.runner import Asker, Stopped
+from outrider.app.chat.letters import TypeThrough
 from outrider.app.client import EngineError
 
 _BAR = 40  # cells
 _PERIOD = 0.2  # seconds between two looks
 
 
-class RunningScreen(ModalScreen[Any]):
+class RunningScreen(TypeThrough[Any], ModalScreen[Any]):
     """Ends with what `work` gives, the EngineError that ended it, or None if it was stopped."""
 
     BINDINGS: ClassVar = [Binding("escape,ctrl+c", "stop", "Stop", show=False)]

@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 
 from outrider.app.chat.clean import harmless
 from outrider.app.chat.compare.lineup import Lineup
+from outrider.app.chat.letters import TypeThrough
 
 _KEYS = (
     "space picks · ← → draft length · d once more · tab prompts · - + tokens · o saved ones · enter starts · esc closes"
@@ -24,7 +25,7 @@ _KEYS = (
 _WIDTH = 96  # cells of the box at most
 
 
-class SetupScreen(ModalScreen["Lineup | Path | None"]):
+class SetupScreen(TypeThrough["Lineup | Path | None"], ModalScreen["Lineup | Path | None"]):
     """Ends with the lineup as it was made, the path of a saved race, or None."""
 
     BINDINGS: ClassVar = [

@@ -10,11 +10,12 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from outrider.app.chat.letters import TypeThrough
 from outrider.app.chat.stats.lines import Line
 from outrider.app.chat.stats.view import Lines
 
 
-class HistoryScreen(ModalScreen[None]):
+class HistoryScreen(TypeThrough[None], ModalScreen[None]):
     """A table that scrolls."""
 
     BINDINGS: ClassVar = [Binding("escape,ctrl+c,q", "dismiss", "Close", show=False)]

@@ -83,7 +83,7 @@ class Inspection:
     def _typed(self, letter: str) -> None:
         if self._screen.app.screen is self._screen:
             self._screen.prompt.focus()
-            self._screen.prompt.insert(letter)
+        self._screen.prompt.insert(letter)  # also where the inspector lies over the chat
 
     async def _stored(self, reply: Reply) -> list[Passage]:
         chat, node = self._screen.session.chat.id, reply.node

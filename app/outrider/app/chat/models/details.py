@@ -13,6 +13,8 @@ from outrider.core.protocol import MemoryPlan, ModelRow
 
 Part = tuple[str, str]  # text and its style
 _MUTED, _GOOD, _BAD, _BOLD = "$text-muted", "$text-success", "$text-warning", "bold"
+_PLAIN = ("bf16", "f16", "fp16", "f32", "fp32", "bfloat16", "float16", "float32", "safetensors", "gguf")
+"""Forms of weights that are computed with as they are stored, or that do not tell."""
 _VERDICTS = {"fits": ("it fits", _GOOD), "tight": ("it is tight", _BAD), "no": ("it does not fit", _BAD)}
 
 
@@ -26,7 +28,7 @@ def details(row: ModelRow, found: Sequence[Pair] | None, room: Room, pull: Pull 
         parts.append((f"\n{trouble}", _BAD))
     chosen = best(found or ())
     if row.plan is not None and not row.unsupported:
-        parts += [("\n\nMemory\n", _BOLD), *_memory(row.plan, chosen, room)]
+        parts += [("\n\nMemory\n", _BOLD), *_memory(row, row.plan, chosen, room)]
     parts += [("\n\nDrafters\n", _BOLD), *_drafters(found)]
     return [(render.printable(text), style) for text, style in parts]
 
@@ -42,7 +44,7 @@ def _facts(row: ModelRow, pull: Pull | None) -> Iterator[Part]:
         yield "path", row.path
 
 
-def _memory(plan: MemoryPlan, chosen: Pair | None, room: Room) -> Iterator[Part]:
+def _memory(row: ModelRow, plan: MemoryPlan, chosen: Pair | None, room: Room) -> Iterator[Part]:
     beside = chosen.nbytes if chosen is not None else 0
     lines = [
         ("weights", render.size(plan.weights)),
@@ -55,9 +57,16 @@ def _memory(plan: MemoryPlan, chosen: Pair | None, room: Room) -> Iterator[Part]
     yield render.pairs((name, text) for name, text in lines if name), ""
     words, style = _VERDICTS.get(room.verdict(plan, beside), ("this machine does not tell what is free", _MUTED))
     yield f"\n{words}", style
-    yield f" on {plan.device} in {plan.dtype} at a context of {plan.context:,} tokens", _MUTED
+    yield f" on {plan.device} {_stored(row, plan)} at a context of {plan.context:,} tokens", _MUTED
     if plan.instead and room.verdict(plan) == "no":
         yield f"\nwould fit: {plan.instead}", ""
+
+
+def _stored(row: ModelRow, plan: MemoryPlan) -> str:
+    """What the weights are held as: as they are stored, or as they are made while loading; and what is computed in."""
+    packed = plan.quantize if plan.quantize not in ("auto", "none", "") else form(row)
+    same = packed.casefold() in ("", plan.dtype.casefold(), *_PLAIN)
+    return f"in {plan.dtype}" if same else f"as {packed}, computed in {plan.dtype},"
 
 
 def _free(plan: MemoryPlan, room: Room) -> str:
@@ -71,7 +80,7 @@ def _drafters(found: Sequence[Pair] | None) -> Iterator[Part]:
     if found is None:
         yield "looking …", _MUTED
     elif not found:
-        yield "none is made for it; those that need no weights ride with any model", _MUTED
+        yield "none is known for it; those that need no weights go with any model", _MUTED
     for number, pair in enumerate(found or ()):
         sign, style = ("✓", _GOOD) if pair.fits else ("↓", _GOOD) if pair.pull else ("✗", _BAD)
         yield ("\n" if number else "") + f"{sign} ", style

@@ -14,6 +14,7 @@ import msgspec
 from outrider.app import render
 from outrider.app.chat.context import why_not_larger
 from outrider.app.chat.follow import Follower
+from outrider.app.chat.meter import stored
 from outrider.app.chat.problem import Problem
 from outrider.app.chat.session import BUSY, State
 from outrider.app.chat.status import Chip
@@ -79,17 +80,31 @@ class Models:
         """How another model would be loaded, as far as that does not hang on the model."""
         return msgspec.structs.replace(self._screen.session.options.model, model="starter", context=None, exact=None)
 
-    async def look(self) -> list[ModelRow]:
-        """Every model, here or not, with its memory plan; the old list where the engine fails."""
+    def uses(self, row: ModelRow) -> bool:
+        """Whether this is the model that the chat was told to use."""
+        return self._screen.session.options.model.model in (row.name, row.path)
+
+    def known(self) -> list[ModelRow]:
+        """The list as it was last told; empty if the chat's own model has come since, so that it says nothing wrong."""
+        stale = self.loaded and any(self.uses(row) and row.path is None for row in self.rows)
+        return [] if stale else self.rows
+
+    async def look(self, *, here: bool = False) -> list[ModelRow]:
+        """Every model, here or not, with its memory plan; the old list where the engine fails.
+
+        `here`: those alone that are, without plans, which takes a fraction of the time.
+        """
         try:
             told = await self._screen.session.beside.questions.ask(
-                lambda number: protocol.Models(id=number, everything=True, choice=self.choice)
+                lambda number: protocol.Models(id=number, everything=not here, choice=self.choice)
             )
         except EngineError as error:
             self._complain("The models could not be listed", error)
             return self.rows
-        self.rows = protocol.as_type(told, list[ModelRow])
-        return self.rows
+        rows = protocol.as_type(told, list[ModelRow])
+        if not here:
+            self.rows = rows
+        return rows
 
     async def pairs(self, row: ModelRow) -> list[Pair]:
         """Which drafters go with a model that is here."""
@@ -236,7 +251,7 @@ class Models:
         count = len([one for one in usable if one not in ("auto", "none")])
         chat = "" if loaded.chat else " It has no chat template, so it cannot answer messages."
         stage.tell(
-            f"This chat goes on with {loaded.title}: {render.size(loaded.nbytes)} in {loaded.dtype} on {loaded.device}, "
+            f"This chat goes on with {loaded.title}: {render.size(loaded.nbytes)} {stored(loaded)} on {loaded.device}, "
             f"{count} drafter{'s' if count != 1 else ''} ready.{chat}"
         )
 
@@ -244,7 +259,7 @@ class Models:
 
     def keeps(self, row: ModelRow) -> str:
         """Why a model cannot be deleted, empty if it can."""
-        if row.name in (self.loaded, "") or (row.path and row.path == self._screen.session.options.model.model):
+        if not row.name or (self.loaded and self.uses(row)):
             return f"{row.name} is in use. Choose another model first."
         if any(pull.name == row.name for pull in self.pulls.open):
             return f"{row.name} is on its way. ctrl+x stops that."

@@ -61,12 +61,12 @@ def form(row: ModelRow) -> str:
     return row.quantisation or row.form or row.format
 
 
-def cells(row: ModelRow, room: Room, pull: Pull | None = None) -> tuple[str, ...]:
-    """A line of the list, in the order of `HEAD`."""
+def cells(row: ModelRow, room: Room, pull: Pull | None = None, *, used: bool = False) -> tuple[str, ...]:
+    """A line of the list, in the order of `HEAD`; `used`: the chat uses it."""
     size = ("~" if row.about else "") + render.size(row.nbytes) if row.nbytes else ""
     memory = "" if row.plan is None or row.unsupported else room.words(row.plan)
     drafters = ", ".join(dict.fromkeys(one.method for one in row.drafters))
-    return (row.name, size, form(row), where(row, pull), memory, drafters)
+    return (row.name, size, form(row), "in use" if used else where(row, pull), memory, drafters)
 
 
 # ------------------------------------------------------------------------------------------------ order

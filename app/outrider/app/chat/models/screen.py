@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding
 from textual.content import Content
-from textual.widgets import Input, OptionList
+from textual.widgets import Input, OptionList, Static
 
 from outrider.app.chat.browser import Browser, Part, columns
 from outrider.app.chat.chats import at_end
@@ -57,9 +58,10 @@ class ModelsScreen(Browser):
     def on_mount(self) -> None:
         """What the engine knows takes a moment."""
         self.set_interval(_REDRAW, self._follow)
-        if not self._room.rows:
-            self.tell([("Asking the engine …", "$text-muted")])
-        self._take(self._room.rows)
+        self._take(self._room.known())
+        if not self._rows:
+            self.query_one(".head", Static).update("Looking for models …")
+            self.tell([("Looking …", "$text-muted")])
         self.action_look()
 
     def action_look(self) -> None:
@@ -68,13 +70,15 @@ class ModelsScreen(Browser):
         self.run_worker(self._look(), exclusive=True, group="look")
 
     async def _look(self) -> None:
-        rows = await self._room.look()
-        self._take(rows)
+        if not self._rows:  # at least what is here, while the rest is looked for
+            self._take(await self._room.look(here=True))
+            self.query_one(".head", Static).update("Looking for models that are not here …")
+        self._take(await self._room.look())
 
     def _take(self, rows: list[ModelRow]) -> None:
         self._rows = rows
-        now = self._chosen()
-        self._fill(now.name if now else self._room.loaded)
+        now = self._chosen() or next(filter(self._room.uses, rows), None)
+        self._fill(now.name if now else "")
 
     # ------------------------------------------------------------------------------------------------ the list
 
@@ -90,14 +94,17 @@ class ModelsScreen(Browser):
     def _lines(self) -> tuple[str, list[Content]]:
         pulls, memory = self._room.pulls, self._room.memory
         width = max(40, self.query_one(OptionList).size.width - 2)
-        rows = [cells(row, memory, pulls.of(row.name)) for row in self._shown]
+        rows = [cells(row, memory, pulls.of(row.name), used=self._used(row)) for row in self._shown]
         head, lines = columns(HEAD, rows, width, right=RIGHT, spare=SPARE)
-        loaded = self._room.loaded
         made = []
         for row, line in zip(self._shown, lines, strict=True):
-            style = "bold" if row.name == loaded else "" if row.path else "$text-muted"
+            style = "bold" if self._used(row) else "" if row.path else "$text-muted"
             made.append(Content.styled(line, style))
         return f"{head}   sorted by {self._order}", made
+
+    def _used(self, row: ModelRow) -> bool:
+        """Whether the chat uses it now."""
+        return bool(self._room.loaded) and self._room.uses(row)
 
     def typed(self, words: str) -> None:
         """Other models."""
@@ -150,7 +157,7 @@ class ModelsScreen(Browser):
             self._pairs[row.name] = promised(row, self._room.memory)
         self._details(row)
         if row.name not in self._pairs:
-            self.run_worker(self._find(row), exclusive=True, group="pairs")
+            self.run_worker(partial(self._find, row), exclusive=True, group="pairs")
 
     async def _find(self, row: ModelRow) -> None:
         await asyncio.sleep(_STILL)

@@ -16,7 +16,10 @@ _PHASES = {"json": "code"}  # what is shown as another
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """None and 0 are not known. `now` is of the last 2 seconds, `mean` of the whole reply."""
+    """None and 0 are not known. `now` is of the last 2 seconds, `mean` of the whole reply.
+
+    `of` says of which reply they are, and who drafted it; `unmeasured`: that was not the drafter which is chosen now.
+    """
 
     drafter: str
     choice: str  # auto, pinned or off
@@ -46,6 +49,8 @@ class Figures:
     context: int = 0
     context_most: int = 0
     running: bool = False
+    of: str = ""
+    unmeasured: bool = False
 
 
 def gather(session: Session, reply: Reply | None, tally: Tally | None) -> Figures:
@@ -64,6 +69,7 @@ def gather(session: Session, reply: Reply | None, tally: Tally | None) -> Figure
     }
     if reply is not None:
         told |= _of_reply(reply)
+        told |= {"of": of_words(reply), "unmeasured": not drafted_in(reply, session.drafter.name)}
         told["context"] = context_of(reply, tally)
         if tally is not None:
             told |= _of_tally(reply, tally)
@@ -79,6 +85,27 @@ def context_of(reply: Reply | None, tally: Tally | None) -> int:
     return tally.context if tally is not None else 0
 
 
+def drafted_in(reply: Reply, name: str) -> bool:
+    """Whether what was measured in a reply tells of a drafter: it had a part in it, or was asked for."""
+    asked = reply.settings.drafter.name if reply.settings is not None else ""
+    return name in ("auto", "none", asked) or name in _drafters(reply)
+
+
+def _drafters(reply: Reply) -> list[str]:
+    """Who had a part in a reply, the one with most passes first."""
+    counted = reply.report.drafters if reply.report is not None else dict.fromkeys(reply.drafters, 1)
+    names = [name for name, passes in counted.items() if passes and name != "none"]
+    return sorted(names, key=lambda name: -counted[name])
+
+
+def of_words(reply: Reply) -> str:
+    """`last reply: suffix`, and how many others drafted in it."""
+    names = _drafters(reply)
+    whose = "this reply" if reply.end is End.NOT_YET else "last reply"
+    more = f" +{len(names) - 1}" if len(names) > 1 else ""
+    return f"{whose}: {names[0] if names else 'plain'}{more}"
+
+
 def who(session: Session, reply: Reply | None) -> tuple[str, str, str, str]:
     """Drafter, how it was chosen, what it does now, and why."""
     chosen = session.drafter.name
@@ -89,6 +116,8 @@ def who(session: Session, reply: Reply | None) -> tuple[str, str, str, str]:
     row = next((row for row in rows if row.name == chosen), None)
     if row is not None and not row.usable:
         return chosen, choice, "unavailable", row.reason
+    if reply is not None and not drafted_in(reply, chosen):
+        return chosen, choice, "ready", f"{chosen}: nothing measured yet. The figures are of the {of_words(reply)}"
     if reply is None or not reply.meter.drafter:
         past = main_drafter(reply.report) if reply is not None and reply.report is not None else ""
         known = past if past not in ("", "none") else chosen

@@ -93,7 +93,7 @@ def panel(figures: Figures, totals: Totals, found: Cause | None, *, sparks: bool
     lines = [
         _line((padded(cut(figures.drafter, 16), 16), STRONG), (f"{figures.choice} · {figures.state}".rjust(19), ""),
               terms=("drafter", "state")),
-        _line(("now".rjust(25) + "mean".rjust(10), MUTED)),
+        _line((_of(figures).ljust(22) + "now" + "mean".rjust(10), MUTED)),
         _line(("tok/s".ljust(15), MUTED), number(figures.rate, 10), number(figures.rate_mean, 10),
               terms=("tok_s", "tok_s_mean")),
         _line(("tokens/pass".ljust(15), MUTED), number(figures.per_pass, 10, 2), number(figures.per_pass_mean, 10, 2),
@@ -121,6 +121,11 @@ def panel(figures: Figures, totals: Totals, found: Cause | None, *, sparks: bool
         _line((cut(f"session {session_words(totals, panel=True)}", WIDTH), MUTED), terms=("session", "replies"))
     )
     return lines
+
+
+def _of(figures: Figures) -> str:
+    """Which reply the figures are of and who drafted it, in 21 cells."""
+    return cut(figures.of if len(figures.of) <= 21 else figures.of.replace(" reply", ""), 21)
 
 
 def _depths(figures: Figures) -> Iterator[Line]:
@@ -190,6 +195,8 @@ def strip(figures: Figures, totals: Totals, found: Cause | None, width: int, *, 
         second += [gap, (sparkline(figures.history), "$text-primary")]
     if found is not None:
         third = [(f"{found.text}. {found.action}", "$text-warning")]
+    elif figures.unmeasured:
+        third = [(figures.reason, MUTED)]
     else:
         free = size(figures.memory.free) if figures.memory and figures.memory.free is not None else "–"
         context = f"{count(figures.context)}/{count(figures.context_most)}"

@@ -179,4 +179,4 @@ class Stats:
 
     def why(self) -> None:
         """Say why drafting gains what it gains, with the numbers."""
-        self._screen.stage.tell(explained(self.figures()))
+        self._screen.stage.tell(explained(self.figures()), self._reply())

@@ -31,7 +31,13 @@ class Slow:
     def told(self, figures: Figures, now: float) -> bool:
         """Whether a cause is to be named at `now`, in seconds."""
         times = figures.times_now if figures.running else figures.times
-        low = figures.state != "off" and times is not None and figures.n >= ENOUGH and times < GAIN
+        low = (
+            figures.state != "off"
+            and not figures.unmeasured
+            and times is not None
+            and figures.n >= ENOUGH
+            and times < GAIN
+        )
         if not low:
             self._since = None
         elif self._since is None:
@@ -47,6 +53,8 @@ def cause(figures: Figures) -> Cause | None:
     if figures.state == "unavailable":
         return Cause(f"{figures.drafter} cannot ride here: {figures.reason or 'it does not fit this model'}", action)
     drafted, plain = figures.drafted, figures.plain
+    if figures.unmeasured:  # what was measured is not its doing
+        return None
     if not drafted.passes:
         silent = figures.reason.startswith("plain:")
         return Cause("The drafter has no guess for this text", action) if silent else None
@@ -91,7 +99,9 @@ def _action(figures: Figures) -> str:
 def explained(figures: Figures) -> str:
     """The whole answer to "why?", with the numbers: who drafts, what that brings, what costs most, what is done."""
     words = [f"{figures.drafter}: {figures.choice}, {figures.state}."]
-    if figures.reason and figures.state != "off":
+    if figures.unmeasured:
+        words.append(f"Nothing is measured of it yet; what follows is of the {figures.of}.")
+    elif figures.reason and figures.state != "off":
         words.append(f"The engine says: {figures.reason}.")
     if figures.times is not None:
         sure = f" ± {figures.error:.2f}, against {figures.n} plain passes" if figures.n else ""
@@ -110,6 +120,6 @@ def explained(figures: Figures) -> str:
     found = cause(figures)
     if found is not None and (figures.times is None or figures.times < GAIN):
         words.append(f"What holds it back: {found.text}. {found.action}")
-    elif figures.times is not None:
+    elif figures.times is not None and not figures.unmeasured:
         words.append("It pays.")
     return " ".join(words)
