@@ -26,6 +26,7 @@ from .target.batched import Batched, Share, state_bytes
 from .target.decoder import Pass
 from .target.model import SLACK, TargetModel
 from .target.state import Cache
+from .trouble import out_of_memory
 from .weights import memory
 
 MOST = 64  # answers at once, where nothing is said
@@ -176,7 +177,9 @@ class Batch:
             for seat in (*live, *waiting):
                 seat.emitter.close("cancelled")
                 self._left(seat, began)
-        except torch.OutOfMemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
             raise _short(f"{places} answers at once do not fit into the memory of {self._target.device}.") from error
         finally:
             for seat in live:

@@ -28,6 +28,7 @@ from .drafting import (
 )
 from .errors import DrafterError, ModelError, OutriderError
 from .protocol import DrafterRow
+from .trouble import out_of_memory, release
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,9 +82,10 @@ def _guarded(what: str, call: Callable[[], T]) -> T:
     except OutriderError:
         raise
     except Exception as error:
-        raise DrafterError(
-            f"{what} failed: {last_line(error)}.", "See the engine log, or remove the plugin."
-        ) from error
+        hint = "See the engine log, or remove the plugin."
+        if out_of_memory(error):
+            hint = "There is no memory left for it beside the model: try a shorter --context, or --drafter none."
+        raise DrafterError(f"{what} failed: {last_line(error)}.", hint) from error
 
 
 def method(entry: Entry) -> Method:
@@ -348,8 +350,11 @@ class GuardedDrafter:
         try:
             return call()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; this is the isolation that keeps the answer going
-            self._fail(f"failed in {phase}: {last_line(error)}")
-            return None
+            short = out_of_memory(error)
+            self._fail(f"ran out of memory in {phase}" if short else f"failed in {phase}: {last_line(error)}")
+        if short:  # the target needs it
+            release()
+        return None
 
     def _fail(self, what: str) -> None:
         self._failed = True
