@@ -7,7 +7,6 @@ import random
 from statistics import median
 from typing import Any
 
-import msgspec
 import pytest
 
 from outrider.core.figures import (
