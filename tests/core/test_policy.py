@@ -12,7 +12,7 @@ import pytest
 from outrider.core.acceptance import ALL, PRIOR, TRUST, Acceptance
 from outrider.core.costs import Costs, Drafting
 from outrider.core.engine import Engine
-from outrider.core.metering import EVERY, LEARNING, LEAST
+from outrider.core.metering import EVERY, LEARNING, LEAST, MOVED
 from outrider.core.policy import (
     AWAY,
     LADDER,
@@ -201,6 +201,22 @@ def test_every_drafter_has_its_own_plain_passes() -> None:
         lengths = ride(policy, 0.9, LEARNING + 2, name=name)
         assert LEAST - 1 <= lengths.count(0) <= LEAST + 1
     assert ride(policy, 0.9, EVERY // 2, name="one").count(0) <= 1
+
+
+def test_every_answer_has_its_own_plain_passes() -> None:
+    policy = machine()
+    for _ in range(3):  # fewer where drafts are long, as each costs more then
+        assert LEAST // 2 <= ride(policy, 0.9, LEARNING + 2).count(0) <= LEAST
+        policy.answered(400)
+
+
+def test_a_longer_context_is_measured_again_where_that_costs_little() -> None:
+    policy = machine()
+    policy.meter.drafted("d", 500.0)
+    for _ in range(LEAST):
+        policy.meter.plain(1.0, 100)
+    assert not policy.meter.due(0.5, 100 + MOVED - 1)
+    assert policy.meter.due(0.5, 100 + MOVED) and not policy.meter.due(50.0, 100 + MOVED)
 
 
 def test_plain_passes_for_the_meter_keep_to_their_share() -> None:

@@ -250,9 +250,8 @@ class Answer:
             done = rounds.run(drafter, asked)
             self._count(done)
             spent = self._emit(done, began)
-            usual = not done.fresh and (
-                self.passes > 1 or self.policy.plain > 0
-            )  # the very first pass pays for warming up
+            warm = self.passes > 1 or self.policy.plain > 0  # the very first pass pays for warming up
+            usual = warm and not done.fresh
             if usual:
                 self._learn(done, spent, behind)
             whole = time.perf_counter() - began  # telling and learning are paid for as well
