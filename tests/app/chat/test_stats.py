@@ -373,6 +373,11 @@ def test_every_place_tells_the_same_verdict(seconds: float, error: float) -> Non
     assert shown == chip[0].text and (float(shown[:-1]) > 1) == green
 
 
+def test_nothing_holds_back_what_was_not_measured() -> None:
+    words = explained(replace(FULL, times=None, drafted=Share(4, 34), accepted=15, proposed=35))
+    assert "Too short to measure" in words and "What holds" not in words and "times plain" not in words
+
+
 def test_the_figures_of_a_running_reply_are_sure_too() -> None:
     from outrider.app.chat.stats.figures import _of_tally
 

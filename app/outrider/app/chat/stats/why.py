@@ -114,6 +114,10 @@ def explained(figures: Figures) -> str:
         draft, verify, host = figures.drafted.ms
         beside = f"; a plain pass {sum(figures.plain.ms):.1f} ms" if figures.plain.passes else ""
         words.append(f"A pass with a guess: draft {draft:.1f}, verify {verify:.1f}, host {host:.1f} ms{beside}.")
+    measured = figures.estimate is not None or figures.times is not None
+    if figures.drafted.passes and not measured:
+        words.append("Too short to measure against plain passes.")
+        return " ".join(words)
     found = cause(figures)
     if found is not None and (figures.times is None or figures.times < GAIN):
         words.append(f"What holds it back: {found.text}. {found.action}")
