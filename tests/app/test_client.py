@@ -72,6 +72,22 @@ async def test_greets_and_answers_many_at_once() -> None:
         assert client.pid == first
 
 
+@pytest.mark.parametrize(("other", "older"), [(-1, "engine"), (1, "app")])
+async def test_an_engine_of_another_version_is_told_and_ended(other: int, older: str) -> None:
+    deaths: list[str] = []
+    program = ENGINE.replace("version=p.VERSION", f"version=p.VERSION + {other}").replace('"test"', '"9.9"')
+    client = EngineClient((sys.executable, "-c", program + textwrap.dedent(ECHO)), on_death=deaths.append)
+    await client.start()
+    with pytest.raises(EngineDied) as caught:
+        await client.ask(doctor(client))
+    assert f"The {older} is too old." in caught.value.message and "Outrider 9.9" in caught.value.message
+    assert "Install one version" in caught.value.hint and deaths == [caught.value.message] and not client.alive
+    with pytest.raises(EngineDied, match="too old") as caught:
+        await client.greeted()
+    assert "Install one version" in caught.value.hint
+    await client.close()
+
+
 async def test_failed_becomes_an_error() -> None:
     body = """
     for request in requests():

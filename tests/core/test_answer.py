@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import toys
 from outrider.app.chat import context
 from outrider.core.answer import Conversation
 from outrider.core.drafting import Drafter
+from outrider.core.drafting import Step as Fact
 from outrider.core.errors import DrafterError, UsageError
+from outrider.core.plain import PlainMeter
 from outrider.core.policy import Policy
 from outrider.core.protocol import DrafterChoice, Progress, Report, Step
 from outrider.core.rounds import first_children
@@ -227,6 +230,31 @@ def test_stop_string_inside_a_block() -> None:
     assert got.token_ids == want.token_ids
     assert got.text == want.text == "".join(f"<{i}>" for i in want.token_ids)
     assert got.finish == "stop"
+
+
+def test_plain_answers_claim_no_speed_up() -> None:
+    truth = plain().token_ids
+    for report in (plain(), drafted(toys.Knows(len(PROMPT), truth), limit=1), drafted(toys.Anything(), limit=1)):
+        assert report.speedup is None and report.plain is None
+
+
+def test_the_time_in_which_a_drafter_hears_is_no_part_of_a_plain_pass() -> None:
+    class Slow(toys.Knows):
+        def advance(self, step: Fact) -> None:
+            until = time.perf_counter() + 0.004
+            while time.perf_counter() < until:
+                pass
+
+    truth, policy = plain(limit=90).token_ids, Policy()
+    policy.calibrate(1, 1e-3)
+    policy.calibrate(8, 1.2e-3)
+    rider = toys.guard(Slow(len(PROMPT), truth, right=1))
+    seen: list[float] = []
+    add = PlainMeter.add
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlainMeter, "add", lambda self, one: (seen.append(one.total - one.own), add(self, one)))
+        toys.answer(Conversation(toys.target()), PROMPT, rider, limit=90, policy=policy)
+    assert seen and min(seen) >= 0.004
 
 
 def test_an_answer_that_runs_in_circles_says_so_and_teaches_nothing() -> None:

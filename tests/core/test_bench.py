@@ -122,6 +122,9 @@ def test_everybody_answers_everything_in_turn(engine: Engine, model: ModelChoice
     totals = {event.total for event in watch.events if isinstance(event, Progress) and event.phase == "bench"}
     assert totals == {18}
     assert len(data["runs"]) == 2 * 3 * 3
+    for run in data["runs"]:  # a drafted answer is between two plain ones
+        assert len(run["beside"]) == (0 if run["drafter"] == "none" else 2) and all(one > 0 for one in run["beside"])
+    assert data["noise"]["control"] is not None and isinstance(data["noise"]["unexplained"], list)
     assert data["stopped"] is False
     assert [data["total"][name]["prompts"] for name in data["drafters"]] == [2, 2, 2]
     assert data["total"]["right"]["tokens"] == 3 * LIMIT  # repeats count once

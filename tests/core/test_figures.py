@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from statistics import median
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from outrider.core.figures import (
     by_depth,
     curve,
+    doubted,
     drafting,
     figures,
     interval,
@@ -150,3 +153,65 @@ def test_noise_is_told_in_words():
     assert wild.words[0].startswith("Noisy: most plain passes took between 10.0 and 52.0 ms")
     assert math.isclose(noise(steady[:1], 2, 2, (0, 0)).spread, 0.0)
     assert noise([], 2, 2, (0, 0)).words == []
+
+
+# ---------------------------------------------------------------------------------------------------- noise
+
+
+class Clock:
+    """Other work comes and goes, and makes everything twice as slow while it is there."""
+
+    def __init__(self, seed: int) -> None:
+        self.luck, self.now, self.until, self.busy = random.Random(seed), 0.0, 0.0, False
+
+    def takes(self, seconds: float) -> float:
+        """An answer of so many quiet seconds, a tenth at a time."""
+        began = self.now
+        for _ in range(10):
+            while self.now >= self.until:
+                self.busy, self.until = not self.busy, self.until + self.luck.expovariate(1 / 4.0)
+            self.now += seconds / 10 * (2.0 if self.busy else 1.0) * self.luck.lognormvariate(0, 0.05)
+        return self.now - began
+
+
+def bench(seed: int, names: int = 6, prompts: int = 16) -> tuple[list[Run], list[Run]]:
+    """The last of some drafters and plain decoding, as the bench makes them: its ratio is 1.5."""
+    clock, drafted, plain = Clock(seed), list[Run](), list[Run]()
+    for prompt in range(prompts):
+        first = before = clock.takes(1.5)
+        for name in range(names):
+            seconds = clock.takes(1.0)
+            after = clock.takes(1.5)
+            if name == names - 1:
+                drafted.append(
+                    run_of(f"p{prompt}", "d", tokens=129, passes=60, decode_s=seconds, beside=[before, after])
+                )
+            before = after
+        plain.append(run_of(f"p{prompt}", tokens=129, decode_s=first))
+    return drafted, plain
+
+
+def test_other_work_widens_the_interval_and_does_not_bend_the_ratio():
+    made = [figures(*bench(seed)) for seed in range(5)]
+    held = [one.interval is not None and one.interval[0] <= 1.5 <= one.interval[1] for one in made]
+    assert sum(held) >= 4 and abs(median(one.ratio for one in made) - 1.5) < 0.08
+    off = [0.0, 0.0]
+    for drafted, plain in map(bench, range(40)):
+        seconds = sum(run.decode_s for run in drafted)
+        near, far = (sum(sum(run.beside) / 2 for run in drafted), sum(run.decode_s for run in plain))
+        off = [so_far + abs(one / seconds - 1.5) for so_far, one in zip(off, (near, far), strict=True)]
+    assert off[0] < 0.7 * off[1]  # than against the plain answer of the prompt alone
+
+
+def test_what_tokens_cannot_explain_is_called_noise():
+    quiet = noise([pass_of(0, 0, verify=10.0)] * 20, 2, 2, (0.0, 0.0))
+    plain = [run_of(name, tokens=101, passes=100, decode_s=1.0) for name in ("a", "b")]
+    fair = [run_of(name, "fair", tokens=101, passes=50, decode_s=0.6, beside=[1.0, 1.05]) for name in ("a", "b")]
+    odd = [run_of(name, "odd", tokens=101, passes=90, decode_s=0.5, beside=[1.0, 1.4]) for name in ("a", "b")]
+    scores = {"total": {"none": figures(plain, plain), "fair": figures(fair, plain), "odd": figures(odd, plain)}}
+    told = doubted(quiet, scores, [*plain, *fair])
+    assert told.control is not None and told.control < 0.1
+    assert [(one.category, one.drafter) for one in told.unexplained] == [("total", "odd")]
+    assert len(told.words) == 1 and "2.40× is noise" in told.words[0] and "1.11 tokens a pass" in told.words[0]
+    told = doubted(quiet, {"total": {"none": figures(plain, plain)}}, [*plain, *odd])
+    assert not told.unexplained and "40% more or less" in told.words[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from typing import Any
 
 import golden
 import pytest
@@ -12,7 +14,7 @@ from replay import Replay
 
 from outrider.core.answer import Conversation
 from outrider.core.drafting import Drafter
-from outrider.core.protocol import DrafterChoice
+from outrider.core.protocol import DrafterChoice, Report, Step
 from outrider.core.sample import Settings
 from outrider.core.target.capture import Capture
 from outrider.core.target.decoder import Decoder
@@ -56,6 +58,17 @@ def drafters(truth: list[int], prompt: list[int], vocab: int) -> dict[str, Calla
     }
 
 
+def spans(report: Report, steps: list[Step], seconds: float) -> None:
+    """Every time that is told is one of an answer of so many `seconds`, and no reading of the clock."""
+    timing = report.timing
+    assert min(timing.draft_s, timing.verify_s, timing.decode_s, timing.prefill_s) >= 0
+    assert timing.decode_s + timing.prefill_s <= seconds
+    assert timing.draft_s + timing.verify_s <= 2 * seconds  # a draft for the next round runs beside this one's reading
+    for step in steps:
+        assert min(step.draft_ms, step.verify_ms, step.host_ms) >= 0
+        assert step.draft_ms + step.verify_ms + step.host_ms <= 2e3 * seconds
+
+
 def same(decoder: Decoder, like: TargetModel, prompt: list[int], settings: Settings) -> None:
     """Every kind of drafter on one lane, one answer after the other, against plain rounds of the host."""
     plain = TargetModel(decoder, like.info, like.context)
@@ -65,8 +78,10 @@ def same(decoder: Decoder, like: TargetModel, prompt: list[int], settings: Setti
         drafter = make()
         guarded = None if drafter is None else toys.guard(drafter)
         talk.drafters.clear()
-        got = toys.answer(talk, prompt, guarded, settings=settings)
+        events, began = list[Any](), time.perf_counter()
+        got = toys.answer(talk, prompt, guarded, settings=settings, events=events)
         assert got.token_ids == want, name
+        spans(got, [event for event in events if isinstance(event, Step)], time.perf_counter() - began)
         assert guarded is None or not guarded.failed
         assert like.length <= len(talk.tokens)
     assert like.lane is not None and like.lane.capture.trouble is None
@@ -214,3 +229,27 @@ def test_what_a_drafter_cannot_record_stops_no_pass_of_the_target() -> None:
     toys.answer(Conversation(target), PROMPT)
     assert target.graphs is not None and target.graphs.trouble
     assert target.lane is not None and target.lane.capture.count > 0 and target.lane.capture.trouble is None
+
+
+def test_rounds_tell_how_long_they_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every way through a round, the one included where the host has to choose after all."""
+    from outrider.core.noise import Noise
+    from outrider.core.rounds import Rounds
+    from outrider.core.sample import Sampler
+
+    monkeypatch.setattr("outrider.core.device.POOL", 2)
+    settings = Settings(temperature=1.5, top_p=0.95)
+    for target in (flying(), toys.target()):
+        for drafter in (None, toys.Knows(len(PROMPT), [1] * 40, right=2), toys.Bigram(device=True)):
+            rider = None if drafter is None else toys.guard(drafter)
+            target.forward(PROMPT[:-1], last=True)
+            target.commit(len(PROMPT) - 1)
+            rounds = Rounds(target, list(PROMPT), Sampler(settings, Noise(1), PROMPT))
+            for _ in range(12):
+                began = time.perf_counter()
+                done = rounds.run(rider, 3)
+                seconds = time.perf_counter() - began
+                assert 0 <= done.verify_s <= 12 * seconds + 1 and 0 <= done.draft_s <= seconds + 1
+                assert 0 <= done.advance_s <= seconds and 0 < done.total_s < 60
+            rounds.close()
+            target.rewind(0)

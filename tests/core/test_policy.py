@@ -13,14 +13,11 @@ from outrider.core.acceptance import ALL, PRIOR, TRUST, Acceptance
 from outrider.core.costs import Costs, Drafting
 from outrider.core.engine import Engine
 from outrider.core.failures import Failures
-from outrider.core.plain import Plain
+from outrider.core.metering import EVERY, LEARNING, LEAST, MOVED
 from outrider.core.policy import (
     AWAY,
-    EVERY,
     KNOWN,
     LADDER,
-    LEARNING,
-    LEAST,
     MARGIN,
     PROBE_FIRST,
     Candidate,
@@ -28,7 +25,7 @@ from outrider.core.policy import (
     Outcome,
     Policy,
 )
-from outrider.core.protocol import DrafterChoice, DrafterRow, PlainPass
+from outrider.core.protocol import DrafterChoice, DrafterRow
 from outrider.core.shadows import Scored
 from outrider.core.why import AGAIN, Telling, measured, words
 
@@ -208,30 +205,27 @@ def test_every_drafter_has_its_own_plain_passes() -> None:
     assert ride(policy, 0.9, EVERY // 2, name="one").count(0) <= 1
 
 
+def test_every_answer_has_its_own_plain_passes() -> None:
+    policy = machine()
+    for _ in range(3):  # fewer where drafts are long, as each costs more then
+        assert LEAST // 2 <= ride(policy, 0.9, LEARNING + 2).count(0) <= LEAST
+        policy.answered(400)
+
+
+def test_a_longer_context_is_measured_again_where_that_costs_little() -> None:
+    policy = machine()
+    policy.meter.drafted("d", 500.0)
+    for _ in range(LEAST):
+        policy.meter.plain(1.0, 100)
+    assert not policy.meter.due(0.5, 100 + MOVED - 1)
+    assert policy.meter.due(0.5, 100 + MOVED) and not policy.meter.due(50.0, 100 + MOVED)
+
+
 def test_plain_passes_for_the_meter_keep_to_their_share() -> None:
     policy = machine(0.0)
     ride(policy, 0.99, LEARNING + LEAST, per_row=0.0)
-    policy._metered = 1e9
+    policy.meter.lost = 1e9
     assert 0 not in ride(policy, 0.99, 600, per_row=0.0)
-
-
-def test_speedup_needs_eight_passes_and_tells_its_error() -> None:
-    plain = Plain()
-    assert plain.mean() is None
-    plain.add(0.9)
-    assert plain.mean() == PlainPass(900.0, 0.0, 1)
-    plain = Plain()
-    for x in (1.0, 1.2, 0.8, 1.1, 0.9, 1.0, 1.0):
-        plain.add(x)
-    assert plain.speedup(0.5) is None
-    plain.add(1.0)
-    told = plain.speedup(0.5)
-    assert told is not None
-    assert told.value == pytest.approx(2.0)
-    assert 0 < told.error < 0.2
-    assert told.n == 8
-    mean = plain.mean()
-    assert mean is not None and (mean.ms, mean.error, mean.n) == pytest.approx((1000.0, 500 * told.error, 8))
 
 
 # ---------------------------------------------------------------------------------------------------- acceptance
@@ -396,7 +390,7 @@ def test_the_choice_in_words() -> None:
     policy.begin("prose", 0)
     assert (
         words(policy.choose([Candidate("d", 2, offer(2))]))
-        == "d, 2 tokens: 2.9 tokens a pass at 2.0x the cost; 1.5x plain"
+        == "d, 2 tokens: 2.9 tokens a pass at 2.0x the cost; 1.5x expected"
     )
     ride(policy, 0.0, 100, per_row=0.5)
     assert words(policy.chosen, 3).startswith("parked: d would give 0.")

@@ -1,7 +1,11 @@
 """When asking drafters costs more than it brings, nobody is asked for a while."""
 
+import random
+
+import pytest
+
 from outrider.core.policy import Candidate, Offer, Outcome, Policy
-from outrider.core.resting import KNOWN, LOOK, NAP, Resting
+from outrider.core.resting import KNOWN, LOOK, NAP, STALE, Resting
 
 PLAIN = 0.010
 
@@ -30,6 +34,35 @@ def test_a_gain_is_not() -> None:
 
 def test_noise_is_not() -> None:
     assert rested(1, 1.01 * PLAIN) == 0
+
+
+def test_nor_is_the_noise_of_a_machine() -> None:
+    """Plain passes scatter too, so that their mean of late is off by a part of that."""
+    luck, one, naps = random.Random(0), Resting(), 0
+    for at in range(4000):
+        if at % 16 == 0:
+            one.alone(PLAIN * luck.lognormvariate(0, 0.08))
+        elif one.begins():
+            naps += 1
+            one.alone(PLAIN * luck.lognormvariate(0, 0.08))
+        else:
+            one.asked(1, PLAIN * luck.lognormvariate(0, 0.08))
+        if at % 200 == 0:
+            one.wake()
+    assert naps < 0.25 * 4000
+
+
+@pytest.mark.parametrize("rounds", [STALE + 1, 4 * STALE])
+def test_plain_passes_of_a_quieter_time_park_nobody(rounds: int) -> None:
+    """All has become twice as slow since the last plain pass: that says nothing of drafting."""
+    one = Resting()
+    for _ in range(50):
+        one.alone(PLAIN)
+    for _ in range(rounds):
+        one.asked(1, 1.01 * PLAIN)
+    for _ in range(rounds):
+        one.asked(2, 2.5 * PLAIN)  # worth 4 of 2.5 now
+        assert not one.begins()
 
 
 def test_nothing_is_said_before_plain_passes_are_known() -> None:

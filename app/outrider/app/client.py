@@ -16,6 +16,7 @@ from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import IO, Any
 
 from outrider.app.config import folders
@@ -39,6 +40,11 @@ class Traffic:
 
     received: int = 0  # bytes
     frames: Counter[str] = field(default_factory=Counter)  # by name
+
+
+_MISMATCH = (
+    "Install one version for both (`pip install --upgrade outrider`), end every running Outrider and start again."
+)
 
 
 class EngineError(Exception):
@@ -84,6 +90,7 @@ class EngineClient:
         self._greeted = asyncio.Event()
         self._closing = False
         self._garbled = False
+        self._stranger = ""  # what is wrong with an engine of another protocol version
 
     @property
     def alive(self) -> bool:
@@ -114,6 +121,7 @@ class EngineClient:
             return
         await self._end_tasks()
         self._closing = self._garbled = False
+        self._stranger = ""
         self._greeted.clear()
         loop = asyncio.get_running_loop()
         variables, descriptors = terminal.inherited()
@@ -138,7 +146,7 @@ class EngineClient:
         await asyncio.wait({waiter, reader}, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
         if self.hello is None or not self._greeted.is_set():
-            raise EngineDied(self._why(), "Run `outrider doctor`.")
+            raise EngineDied(self._why(), _MISMATCH if self._stranger else "Run `outrider doctor`.")
         return self.hello
 
     def send(self, request: protocol.Request) -> None:
@@ -237,8 +245,8 @@ class EngineClient:
     def _route(self, event: protocol.AnyEvent) -> None:
         self.traffic.frames[type(event).__name__] += 1
         if isinstance(event, protocol.Hello):
-            self.hello = event
-            self._greeted.set()
+            self._greet(event)
+        if isinstance(event, protocol.Hello) or self._stranger:
             return
         number = event.request
         if number is None:
@@ -254,16 +262,32 @@ class EngineClient:
             else:
                 self._open[number].put_nowait(event)
 
+    def _greet(self, hello: protocol.Hello) -> None:
+        """Go on with an engine that speaks this protocol; end any other, whose frames would mean something else."""
+        self.hello = hello
+        if hello.version == protocol.VERSION:
+            self._greeted.set()
+            return
+        older = "engine" if hello.version < protocol.VERSION else "app"
+        self._stranger = (
+            f"The engine is Outrider {hello.outrider} and this app Outrider {version('outrider')}: they speak versions "
+            f"{hello.version} and {protocol.VERSION} of the protocol. The {older} is too old."
+        )
+        self.kill()
+
     def _bury(self) -> None:
         why = self._why()
         for queue in self._open.values():
-            queue.put_nowait(EngineDied(why, "It is started again with the next message."))
+            hint = _MISMATCH if self._stranger else "It is started again with the next message."
+            queue.put_nowait(EngineDied(why, hint))
         self._open.clear()
         if self.on_death and not self._closing:
             self.on_death(why)
 
     def _why(self) -> str:
         code = self._process.returncode if self._process else None
+        if self._stranger:
+            return self._stranger
         if code is None:
             return "The engine is not running."
         words = [line for line in self._words if line.strip()]

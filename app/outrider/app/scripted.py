@@ -307,6 +307,7 @@ def report_of(
         tokens_per_second=(len(tokens) - 1) / decode if decode > 0 else 0.0,
         drafters=drafters,
         speedup=recorded.speedup if recorded and whole else None,
+        plain=recorded.plain if recorded and whole else None,
         thinking="".join(token.text for token in tokens if token.thinking),
     )
 

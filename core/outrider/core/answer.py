@@ -17,8 +17,22 @@ from .errors import OutriderError, UsageError
 from .loops import loops
 from .noise import Noise
 from .phases import Phases
+from .plain import MeteredRound, PlainMeter
 from .policy import LADDER, Outcome, Policy
-from .protocol import DrafterChoice, Kind, Progress, RejectedToken, Report, Sampling, Step, Timing, Token
+from .protocol import (
+    DrafterChoice,
+    Kind,
+    PlainPass,
+    PlainTime,
+    Progress,
+    RejectedToken,
+    Report,
+    Sampling,
+    Speedup,
+    Step,
+    Timing,
+    Token,
+)
 from .recompute import give_states
 from .registry import Rider
 from .rounds import Round, Rounds
@@ -30,6 +44,7 @@ from .why import Telling
 
 TOLD = 0.25  # seconds between two tellings of what a plain pass takes
 _SHORTER = "Shorten it, start a new chat, or give a larger --context if the model allows."
+NEWEST = 512  # rounds that these are made from
 CHUNK = 512  # prompt tokens of one prefill pass; cancellation and progress happen between passes
 
 
@@ -188,6 +203,8 @@ class Answer:
         self._seq = 0
         self._reused = 0  # tokens of the prompt
         self._told = 0.0  # when a step last said what a plain pass takes
+        self.meter = PlainMeter(policy.costs, policy.stalls)
+        self.speedup: Speedup | None = None  # by the meter, once the answer is there; sure or not
 
     def run(self, control: Control) -> Report:
         """Until EOS, a stop string, a limit or the user. Raises UsageError before any work if the prompt does not fit."""
@@ -202,6 +219,7 @@ class Answer:
                 self._decode(rounds, drafter, control)
             finally:
                 rounds.close()
+            self.speedup, self.policy.stalls = self.meter.estimate(), self.meter.stalls
             if self._loops():
                 self.policy.forget(before)
             else:
@@ -279,8 +297,14 @@ class Answer:
             done = rounds.run(drafter, asked)
             self._count(done)
             spent = self._emit(done, began)
-            self._learn(done, spent, behind, drafter)
-            self.timing.decode_s += time.perf_counter() - began - spent  # telling and learning are paid for as well
+            warm = self.passes > 1 or self.policy.plain > 0  # the very first pass pays for warming up
+            usual = warm and not done.fresh
+            if usual:
+                self._learn(done, spent, behind, drafter)
+            whole = time.perf_counter() - began  # telling and learning are paid for as well
+            self.timing.decode_s += whole - spent
+            if usual:
+                self._measure(done, whole, behind)
 
     def _budget(self, drafter: Rider | None, room: int) -> int:
         """Draft tokens for this round, at most: the last emitted token needs none, and none may pass the context."""
@@ -334,14 +358,10 @@ class Answer:
 
     def _learn(self, done: Round, spent: float, context: int, drafter: Rider | None) -> None:
         """The policy hears of a round of so many seconds behind `context` tokens."""
-        again = drafter is self._drafted
+        again = drafter is self._drafted  # the first draft pays for the prompt
         if done.proposed:
             self._drafted = drafter
-        if done.fresh or (self.passes == 1 and not self.policy.plain.n):  # the very first pass pays for warming up
-            return
-        if (
-            done.proposed and drafter is not None and not drafter.chooses and again
-        ):  # the first draft pays for the prompt
+        if done.proposed and drafter is not None and not drafter.chooses and again:
             self.policy.costs.drafting(done.drafter).saw(done.proposed, done.draft_s)
         guess = done.guess
         self.policy.learn(
@@ -357,6 +377,19 @@ class Answer:
                 done.confidence if guess.line else None,
             )
         )
+
+    def _measure(self, done: Round, spent: float, context: int) -> None:
+        """The meter hears of it too; plain decoding has no drafter to ask or to tell."""
+        tokens = len(done.tokens) if self._kept is None else self._kept
+        own = max(1e-9, spent - done.draft_s - done.advance_s)
+        self.meter.add(MeteredRound(tokens, 1 + done.proposed, own, spent, context))
+
+    def _plain_pass(self) -> PlainPass | None:
+        made = self.meter.estimate(NEWEST)
+        if made is None:
+            return None
+        ms = 1e3 * self.meter.seconds_per_token(NEWEST)
+        return PlainPass(made.value * ms, made.error * ms, made.n)
 
     def _emit(self, done: Round, began: float | None) -> float:
         if self.order.watch is not None:
@@ -394,7 +427,7 @@ class Answer:
         if began is not None:
             step.why = self._telling.news(self.policy.chosen, self.policy.wait)
             if step.t - self._told >= TOLD:
-                step.plain, self._told = self.policy.plain.mean(), step.t
+                step.plain, self._told = self._plain_pass(), step.t
             spent = time.perf_counter() - began
             self.timing.decode_s += spent
             step.host_ms = max(0.0, spent * 1e3 - step.draft_ms - step.verify_ms)
@@ -432,10 +465,8 @@ class Answer:
         order, emitter = self.order, self.emitter
         count = len(emitter.ids)
         decode_s = self.timing.decode_s
-        drafted = any(name != "none" for name in self.by_drafter)
-        walked = (
-            count - 1 + (emitter.finish == "stop")
-        )  # passes that plain decoding would have taken: the end sign's too
+        made = self.speedup
+        plain = PlainTime(made.value * decode_s, made.error * decode_s, made.n) if made is not None else None
         return Report(
             model=order.model,
             drafter=order.drafter.name,
@@ -452,12 +483,13 @@ class Answer:
             timing=self.timing,
             tokens_per_second=(count - 1) / decode_s if count > 1 and decode_s > 0 else 0.0,
             drafters=self.by_drafter,
-            speedup=self.policy.plain.speedup(decode_s / walked) if drafted and count > 1 else None,
+            speedup=plain.speedup(decode_s) if plain is not None else None,
             thinking=emitter.thinking,
             reused=self._reused,
             limit=emitter.limit,
             loops=self._loops(),
             sampling=order.settings.sampling(Sampling()),
+            plain=plain,
         )
 
     def _loops(self) -> bool:

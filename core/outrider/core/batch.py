@@ -26,6 +26,7 @@ from .target.batched import Batched, Share, state_bytes
 from .target.decoder import Pass
 from .target.model import SLACK, TargetModel
 from .target.state import Cache
+from .trouble import out_of_memory
 from .weights import memory
 
 MOST = 64  # answers at once, where nothing is said
@@ -111,35 +112,30 @@ class _Seat(Answer):
         assert self.cache is not None
         began = time.perf_counter()
         with self._target.standing(self.cache):
-            done = self._plain(result, token) if token is not None else self._judged(result)
+            done = self._plain(result, token, began) if token is not None else self._judged(result, began)
         done.asked, done.draft_s = self._asked, self._draft_s
-        done.verify_s = verify_s + done.verify_s - began
+        done.verify_s += verify_s
         self._count(done)
         self._emit(done, self._since)
         self._since = time.perf_counter()
         self._close_full()
         return done
 
-    def _judged(self, result: Pass) -> Round:
+    def _judged(self, result: Pass, began: float) -> Round:
         assert self._rounds is not None
-        return self._rounds.settle(self.rider, *self.proposal, result)
+        return self._rounds.settle(self.rider, *self.proposal, result, began)
 
-    def _plain(self, result: Pass, token: int) -> Round:
+    def _plain(self, result: Pass, token: int, began: float) -> Round:
         self._target.commit(len(self.talk.tokens), [0])
         self.talk.tokens.append(token)
-        return Round([token], "P", 0, 0, "none", Guess([]), [], result.logits, verify_s=time.perf_counter())
+        seconds = time.perf_counter() - began
+        return Round([token], "P", 0, 0, "none", Guess([]), [], result.logits, verify_s=seconds)
 
     def leave(self) -> None:
         """Give states and drafter back."""
         if self.rider is not None:
             self.rider.close()
         self.cache = self._rounds = self.rider = None
-
-    def report(self) -> Report:
-        """As of any answer; the speed is its own while the others ran, so no plain pass compares with it."""
-        made = super().report()
-        made.speedup = None
-        return made
 
     def _close_full(self) -> None:
         if self._target.context <= len(self.talk.tokens):
@@ -181,7 +177,9 @@ class Batch:
             for seat in (*live, *waiting):
                 seat.emitter.close("cancelled")
                 self._left(seat, began)
-        except torch.OutOfMemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
             raise _short(f"{places} answers at once do not fit into the memory of {self._target.device}.") from error
         finally:
             for seat in live:

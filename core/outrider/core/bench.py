@@ -1,5 +1,8 @@
 """The benchmark job: every drafter on the same prompts, back to back in one process, in rotated order.
 
+Every drafted answer is between two plain ones, whose time it is compared with: what else the machine does in the meantime makes
+ratios uncertain, but does not bend them.
+
 What it measures is kept as runs and passes; `figures` makes the numbers of them.
 """
 
@@ -101,9 +104,11 @@ class _Measuring:
             repeat, index = divmod(rotation, len(request.prompts))
             prompt = request.prompts[index]
             self._prompting.begins = lambda choice, prompt=prompt: begins(prompt.id, choice)
-            for turn, made in enumerate(self._prompting.turns(prompt, self._drafters, rotation)):
+            for turn, made in enumerate(self._prompting.turns(prompt, self._drafters, rotation, controls=True)):
                 for name, answered in zip(self._names, made, strict=True):
-                    self.runs.append(run_of(prompt, turn, repeat, name, (made[0].report, answered.report)))
+                    one = run_of(prompt, turn, repeat, name, (made[0].report, answered.report))
+                    one.beside = answered.beside
+                    self.runs.append(one)
                     self.passes.append(passes_of(answered))
         self._say(Progress(request.id, "bench", total, total, "answers"))
         self._batches()
@@ -162,7 +167,7 @@ class _Measuring:
     def result(self, load: float | None) -> dict[str, Any]:
         """Everything, built of plain types. `load`: the load average before it began."""
         plain = [one for one, run in self._each() if run.drafter == PLAIN.name]
-        loaded, request = self._model.loaded, self._request
+        loaded, request, scores = self._model.loaded, self._request, self._scores()
         made = {
             "model": request.model.model,
             "dtype": loaded.dtype,
@@ -177,9 +182,13 @@ class _Measuring:
                 "warm_ups": WARM_UPS,
             },
             "stopped": self.stopped,
-            "noise": figures.noise(plain, os.cpu_count() or 1, loaded.threads, (load, _load())),
+            "noise": figures.doubted(
+                figures.noise(plain, os.cpu_count() or 1, loaded.threads, (load, _load())),
+                {**(scores["categories"] if len(scores["categories"]) > 1 else {}), "total": scores["total"]},
+                self.runs,
+            ),
             "drafters": self._names,
-            **self._scores(),
+            **scores,
             "drafting": {name: self._drafting(name, plain) for name in self._names[1:]},
             "verify": {"measured": figures.curve(one for one, _ in self._each()), "alone": self._bare},
             "memory": self._memory(),

@@ -8,14 +8,14 @@ median of its times. A pass gives the accepted draft tokens and one of the targe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from statistics import median, quantiles
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, median, quantiles
 from typing import Any
 
 import msgspec
 import torch
 
-from .prompting import Pass, Run, Score, score
+from .prompting import PLAIN, Pass, Run, Score, score
 
 SAMPLES = 1000  # of the bootstrap
 CONFIDENCE = 0.95
@@ -23,6 +23,8 @@ FIXED = 0.9  # of all drafts: where so many have the same length, it is the draf
 LOOP = 0.5  # share of repeated pieces above which an answer runs in circles
 SPREAD = 0.3  # of plain passes, above which a run is noisy
 BUSY = 0.25  # of the cores, above which others are at work
+EXPLAINED = 1.1  # times its tokens for each pass that a ratio may be; nothing but noise makes more of them
+APART = 0.1  # share by which the same plain answer may take longer or shorter again
 
 Interval = tuple[float, float] | None
 
@@ -98,6 +100,19 @@ class Noise(msgspec.Struct, kw_only=True):
     load_before: float | None
     load_after: float | None
     words: list[str]  # what is wrong, empty where nothing is
+    control: float | None = (
+        None  # median share by which plain answers differ that were made before and after a drafted one
+    )
+    unexplained: list[Unexplained] = []  # ratios that are noise
+
+
+class Unexplained(msgspec.Struct, frozen=True):
+    """A ratio that is more than the tokens of a pass can bring. `category`: total, or that of some prompts."""
+
+    category: str
+    drafter: str
+    ratio: float
+    tokens_per_pass: float
 
 
 # ------------------------------------------------------------------------------------------------ speeds
@@ -113,7 +128,9 @@ def merged(runs: Iterable[Run]) -> list[Run]:
 
 def _middle(group: Sequence[Run]) -> Run:
     times = {name: median(getattr(run, name) for run in group) for name in ("decode_s", "prefill_s", "first_s")}
-    return msgspec.structs.replace(group[0], **times, same_text=all(run.same_text for run in group))
+    sides = zip(*(run.beside for run in group), strict=True) if all(run.beside for run in group) else ()
+    beside = [median(side) for side in sides]
+    return msgspec.structs.replace(group[0], **times, beside=beside, same_text=all(run.same_text for run in group))
 
 
 def figures(runs: Sequence[Run], plain: Sequence[Run]) -> Figures:
@@ -121,8 +138,11 @@ def figures(runs: Sequence[Run], plain: Sequence[Run]) -> Figures:
     totals = score(runs, plain)
     decode, whole = _by_prompt(runs, plain, _decode), _by_prompt(runs, plain, _whole)
     seconds = sum(_whole(run)[1] for run in runs)
+    fields = {name: getattr(totals, name) for name in Score.__struct_fields__}
+    if any(run.beside for run in runs):
+        fields["ratio"] = ratio(decode.values())
     return Figures(
-        **{name: getattr(totals, name) for name in Score.__struct_fields__},
+        **fields,
         interval=None if runs is plain else interval(list(decode.values())),
         whole_per_second=totals.tokens / seconds if seconds else 0.0,
         whole_ratio=ratio(whole.values()),
@@ -146,8 +166,10 @@ def _whole(run: Run) -> tuple[float, float]:
 
 
 def _by_prompt(runs: Sequence[Run], plain: Sequence[Run], part: Any) -> dict[str, Pair]:
-    """The sums of each prompt, over its turns."""
+    """The sums of each prompt, over its turns. Plain answers count with the time of those beside the drafted ones."""
     sums: dict[str, list[float]] = {}
+    beside = {(run.prompt, run.turn): fmean(run.beside) for run in runs if run.beside}
+    plain = [msgspec.structs.replace(run, decode_s=beside.get((run.prompt, run.turn), run.decode_s)) for run in plain]
     for first, some in ((0, runs), (2, plain)):
         for run in some:
             total = sums.setdefault(run.prompt, [0.0] * 4)
@@ -281,6 +303,28 @@ def noise(plain: Sequence[Pass], cores: int, threads: int, loads: tuple[float | 
             f"Others were at work: the load average was {after:.1f} at the end, with {threads} threads of our own."
         )
     return Noise(spread=spread, low_ms=low, high_ms=high, load_before=before, load_after=after, words=words)
+
+
+def doubted(told: Noise, scores: Mapping[str, Mapping[str, Figures]], runs: Iterable[Run]) -> Noise:
+    """The noise with what the results themselves say of it. `scores`: by category, then by drafter."""
+    off = [abs(run.beside[1] / run.beside[0] - 1) for run in runs if run.beside and run.beside[0] > 0]
+    control = median(off) if off else None
+    unexplained = [
+        Unexplained(category, name, one.ratio, one.tokens_per_pass)
+        for category, by_drafter in scores.items()
+        for name, one in by_drafter.items()
+        if name != PLAIN.name and one.tokens_per_pass and one.ratio > EXPLAINED * one.tokens_per_pass
+    ]
+    words = list(told.words)
+    if control is not None and control > APART:
+        words.append(
+            f"The same plain answer took {control:.0%} more or less time again: smaller differences are noise."
+        )
+    words += [
+        f"{one.category}, {one.drafter}: {one.ratio:.2f}× is noise, as {one.tokens_per_pass:.2f} tokens a pass cannot make it."
+        for one in unexplained
+    ]
+    return msgspec.structs.replace(told, words=words, control=control, unexplained=unexplained)
 
 
 def _median(values: Iterable[float]) -> float:

@@ -93,7 +93,7 @@ class Flights:
         self._knobs = lane.shared.setdefault("knobs", Knobs.on(self._device))
         self._knobs.turn(sampler.settings, sampler.noise)
         self._air: deque[_Flight] = deque()
-        self._read = 0.0
+        self._read: float | None = None  # the clock when the last round was read, while others are in the air
 
     @staticmethod
     def of(lane: Lane | None, sampler: Sampler, rule: str) -> Flights | None:
@@ -165,7 +165,8 @@ class Flights:
             return None
         began, drafted, done = flight.marks
         now = time.perf_counter()
-        total, self._read = (now - self._read if self._read else done.since(began)), now if self._air else 0.0
+        total = done.since(began) if self._read is None else now - self._read
+        self._read = now if self._air else None
         length = self._lane.cache.length + taken
         self._lane.cache.stood(length, flight.stop)
         if not self._air:
@@ -196,7 +197,7 @@ class Flights:
             self._lane.moved(None)
             for rider in riders[:1]:
                 rider.rewind(length)
-        self._read = 0.0
+        self._read = None
 
     def _launch(self, flight: _Flight) -> None:
         made, lane = flight.made, self._lane

@@ -29,6 +29,7 @@ from .target.linear import Form
 from .target.load import choose_device, choose_dtype, load_decoder
 from .target.model import SLACK, TargetModel
 from .text.tokenizer import Tokenizer
+from .trouble import out_of_memory
 from .weights import memory, plan
 from .weights.checkpoint import Checkpoint, info, open_checkpoint
 
@@ -130,14 +131,18 @@ def _decoder(
 
     try:
         return load_decoder(checkpoint, form, context + SLACK, layer)
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
         raise _too_big(checkpoint.path.name, form.device) from error
 
 
 def _target(choice: ModelChoice, decoder: Decoder, known: ModelInfo, context: int) -> TargetModel:
     try:
         return TargetModel(decoder, known, context, exact=choice.exact)
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
         raise _too_big(choice.model, decoder.device) from error
 
 

@@ -17,16 +17,16 @@ import msgspec
 from .acceptance import KEEP, Acceptance
 from .confidence import Calibrated
 from .costs import Costs
-from .plain import LEAST, Plain
+from .metering import MeterSchedule
+from .plain import Stalls
 from .resting import Resting
 from .shadows import Scored
 
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 MARGIN, STAY = 1.03, 1.0  # what drafting must promise over plain decoding to begin, and to go on
 PROBE_FIRST, PROBE_LAST = 16, 128  # rounds between probes, doubling
-SHARE = 0.01  # of decode time that probes may cost, and plain passes for the meter behind the first ones
+SHARE = 0.01  # of decode time that probes may cost
 ALLOWANCE = 2.0  # plain passes that probes may cost before there is any decode time
-LEARNING, EVERY = 128, 256  # drafted rounds with `LEAST` plain passes among them, and behind those one in so many
 OFFERED = 0.05  # moving average of how often a drafter proposes anything
 ANSWER = 400.0  # tokens of an answer, until some are known
 FAINT = 0.02  # survival below which no node is looked at
@@ -120,8 +120,6 @@ class _Arm:
     wait: int = 0
     away: int = 0  # rounds for which it is left out
     won: bool = False  # its last probe was worth its time
-    drafted: int = 0  # rounds with a draft of it, in this session
-    plain: int = 0  # plain passes since it was the newest to draft
     ridden: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
@@ -142,14 +140,15 @@ class Policy:
     """Chooses per round; learns from every round. One for each loaded target."""
 
     def __init__(self, width: Callable[[int], int] | None = None) -> None:
-        self.plain = Plain()
+        self.meter = MeterSchedule()
+        self.stalls = Stalls()  # of the answers so far
+        self.plain = 0  # plain passes so far
         self.costs = Costs(width)
         self.chosen = Choice("off")
         self._arms: dict[str, _Arm] = {}
         self._now = _Now()
         self._riding = False
-        self._newest = NONE  # who made the last draft
-        self._decoded = self._probed = self._metered = 0.0  # seconds: all, lost to probes, lost to plain passes
+        self._decoded = self._probed = 0.0  # seconds: all, lost to probes
         self._survival = 1.0  # of the draft that is being made
         self._rate = 0.0  # tokens for each second that it competes with
         self._answer = ANSWER
@@ -173,10 +172,10 @@ class Policy:
             return True
         if not self.costs.known:
             self.chosen = Choice("first")
-        elif self._plain_due():
-            self.chosen = Choice("meter")
         elif park and self._resting.begins():
             self.chosen = Choice("rest")
+        elif self.meter.due(self._plain_cost(context), context):
+            self.chosen = Choice("meter")
         else:
             return True
         return False
@@ -386,14 +385,9 @@ class Policy:
         """Seconds that a choice takes more than its tokens would by another way."""
         return max(0.0, choice.seconds - choice.expected / rate)
 
-    def _plain_due(self) -> bool:
-        """Interleaved plain passes for the meter of whoever drafts."""
-        arm = self._arms.get(self._newest)
-        if arm is None:
-            return False
-        if arm.drafted < LEARNING:
-            return arm.plain < arm.drafted * LEAST // LEARNING
-        return arm.plain < LEAST + (arm.drafted - LEARNING) // EVERY and self._metered <= SHARE * self._decoded
+    def _plain_cost(self, context: int) -> float:
+        """Seconds that a plain pass takes longer than its token would otherwise."""
+        return max(0.0, self.costs.of(1, context) - (1 / self._rate if self._rate else 0.0))
 
     # ------------------------------------------------------------------ learning
 
@@ -406,10 +400,12 @@ class Policy:
         chosen, rest = self.chosen, made.rest
         self._decoded += made.drafting + rest
         self.costs.saw(made.proposed + 1, rest, made.context)
-        if made.proposed == 0:
-            self.plain.add(rest)
-            if self._newest in self._arms:
-                self._arms[self._newest].plain += 1
+        if made.proposed:
+            self.meter.drafted(made.drafter, made.drafting + rest)
+        else:
+            self.plain += 1
+            lost = self._plain_cost(self._now.context) / self.costs.of(1, self._now.context) * rest
+            self.meter.plain(made.drafting + rest, self._now.context, lost if chosen.what == "meter" else 0.0)
         if chosen.what in ALONE:
             self._resting.alone(rest)
         elif chosen.what != "probe":  # which is paid for to learn something
@@ -421,12 +417,9 @@ class Policy:
             arm.won = lost < 0
             if arm.won:  # look again at once
                 arm.gap = arm.wait = PROBE_FIRST
-        elif chosen.what == "meter" and self.plain.n > LEAST and self._rate:
-            self._metered += max(0.0, rest - 1 / self._rate)
         if made.proposed:
             arm = self._arm(made.drafter)
             arm.offered += OFFERED * (1 - arm.offered)
-            arm.drafted, self._newest = arm.drafted + 1, made.drafter
             taken = (1.0, made.accepted + 1.0, (made.drafting + rest) / self.costs.of(1, made.context))
             rounds, tokens, cost = (KEEP * old + new for old, new in zip(arm.ridden, taken, strict=True))
             arm.ridden = rounds, tokens, cost
@@ -474,10 +467,12 @@ class Policy:
         """An answer ended that says nothing of others: of drafters is known what was known before it. Costs stay."""
         self._arms = before
         self._resting.wake()
+        self.meter.restart()
 
     def answered(self, tokens: int) -> None:
         """An answer ended with so many tokens; the next may be quite another text."""
         self._resting.wake()
+        self.meter.restart()
         self._answer += 0.2 * (max(16, tokens) - self._answer)
 
     def _accepted(self, arm: _Arm, made: Outcome) -> None:

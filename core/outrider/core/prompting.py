@@ -33,10 +33,11 @@ LIMIT = 256  # tokens of an answer where nothing is said
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """One answer and its passes; the first step is the prefill."""
+    """One answer and its passes; the first step is the prefill. `beside`: decode seconds of plain answers before and after."""
 
     report: Report
     steps: list[Step]
+    beside: list[float] = []
 
 
 class Pass(msgspec.Struct, array_like=True, frozen=True):
@@ -86,6 +87,7 @@ class Run(msgspec.Struct):
     finish: str = ""
     repeated: float = 0.0  # share of the answer's eight-token pieces that stood in it before
     difference: Difference | None = None
+    beside: list[float] = []  # decode seconds of the plain answers right before and right after it, if these were made
 
 
 class Score(msgspec.Struct):
@@ -196,10 +198,14 @@ class Prompting:
         drafters: Sequence[DrafterChoice],
         rotation: int = 0,
         known: list[Answered] | None = None,
+        *,
+        controls: bool = False,
     ) -> Iterator[tuple[Answered, ...]]:
         """Of every turn of a prompt the plain answer, then those of `drafters`; which is made first, `rotation` and the turn say.
 
         `known`: plain answers that were made before and need not be made again; those made now are added.
+        `controls`: every drafted answer has a plain one right before and right after it, made for that where need be, so that
+        both are made at the same load.
         """
         plain = [] if known is None else known
         history: list[Message] = []
@@ -208,12 +214,36 @@ class Prompting:
             made = {0: plain[number]} if number < len(plain) else {}
             waiting = [(index, choice) for index, choice in enumerate((PLAIN, *drafters)) if index not in made]
             shift = (rotation + number) % len(waiting)
-            for index, choice in waiting[shift:] + waiting[:shift]:
-                self.begins(choice)
-                made[index] = self.answer(history, choice)
+            order = waiting[shift:] + waiting[:shift]
+            made |= (
+                self._in_turn(history, order)
+                if controls
+                else {index: self._begun(history, choice) for index, choice in order}
+            )
             plain[number:] = [made[0]]
             yield tuple(made[index] for index in range(1 + len(drafters)))
             history = [*history, Message("assistant", made[0].report.text, made[0].report.thinking)]
+
+    def _begun(self, history: list[Message], choice: DrafterChoice) -> Answered:
+        self.begins(choice)
+        return self.answer(history, choice)
+
+    def _in_turn(self, history: list[Message], order: Sequence[tuple[int, DrafterChoice]]) -> dict[int, Answered]:
+        """The answers of one turn in that order, with further plain ones (-1) so that every drafted one is between two."""
+        row: list[tuple[int, DrafterChoice]] = []
+        for index, choice in order:
+            if index and (not row or row[-1][0] > 0):
+                row.append((-1, PLAIN))
+            row.append((index, choice))
+        if row[-1][0] > 0:
+            row.append((-1, PLAIN))
+        made = [self._begun(history, one) if index >= 0 else self.answer(history, one) for index, one in row]
+        seconds = [one.report.timing.decode_s for one in made]
+        return {
+            index: Answered(one.report, one.steps, [seconds[at - 1], seconds[at + 1]] if index else [])
+            for at, ((index, _), one) in enumerate(zip(row, made, strict=True))
+            if index >= 0
+        }
 
 
 def run_of(prompt: BenchPrompt, turn: int, repeat: int, drafter: str, reports: tuple[Report, Report]) -> Run:

@@ -14,6 +14,7 @@ import msgspec
 from .values import LEAST_CONTEXT as LEAST_CONTEXT
 from .values import MOST_DRAFTED as MOST_DRAFTED
 from .values import MOST_TOKENS as MOST_TOKENS
+from .values import SURE as SURE
 from .values import BenchPrompt as BenchPrompt
 from .values import DrafterChoice as DrafterChoice
 from .values import DrafterRow as DrafterRow
@@ -29,6 +30,7 @@ from .values import ModelChoice as ModelChoice
 from .values import ModelRow as ModelRow
 from .values import Phase as Phase
 from .values import PlainPass as PlainPass
+from .values import PlainTime as PlainTime
 from .values import RejectedToken as RejectedToken
 from .values import Report as Report
 from .values import Rule as Rule
@@ -247,7 +249,7 @@ class Step(Event):
     phase: Phase = "prose"  # what kind of text it began in
     prompt: int = 0  # tokens of the prompt; of the first step alone
     reused: int = 0  # of them, kept from the answer before
-    plain: PlainPass | None = None  # a few times a second
+    plain: PlainPass | None = None  # a few times a second, once it is known
     stands: tuple[int, int] | None = None  # characters of answer and thought that are gone on from, if not all of them
 
 

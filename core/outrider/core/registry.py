@@ -31,6 +31,7 @@ from .drafting import (
 from .errors import DrafterError, ModelError, OutriderError, UsageError
 from .known_states import KnownStates
 from .protocol import DrafterRow
+from .trouble import out_of_memory, release
 from .watching import watching
 
 if TYPE_CHECKING:
@@ -101,9 +102,10 @@ def _guarded(what: str, call: Callable[[], T]) -> T:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        raise DrafterError(
-            f"{what} failed: {words_of(error).rstrip('.')}.", "See the engine log, or remove the plugin."
-        ) from error
+        hint = "See the engine log, or remove the plugin."
+        if out_of_memory(error):
+            hint = "There is no memory left for it beside the model: try a shorter --context, or --drafter none."
+        raise DrafterError(f"{what} failed: {words_of(error).rstrip('.')}.", hint) from error
 
 
 def method(entry: Entry) -> Method:
@@ -442,8 +444,11 @@ class GuardedDrafter:
         except BaseException as error:  # a plugin may raise anything; this is the isolation that keeps the answer going
             if is_interrupt(error):
                 raise
-            self._fail(f"failed in {phase}: {words_of(error)}")
-            return None
+            short = out_of_memory(error)
+            self._fail(f"ran out of memory in {phase}" if short else f"failed in {phase}: {words_of(error)}")
+        if short:  # the target needs it
+            release()
+        return None
 
     def _fail(self, what: str) -> None:
         self._failed = True

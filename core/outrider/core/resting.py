@@ -1,15 +1,20 @@
 """Whether it pays to ask drafters at all: asking takes time even in rounds where nobody drafts.
 
 What rounds gave is compared with what passes take in which nobody was asked. Where that is a loss, nobody is asked for some
-rounds; then a few rounds show whether the text has changed.
+rounds; then a few rounds show whether the text has changed. A difference that chance alone may make is no loss, and plain
+passes from long ago say nothing, as the machine may have been quiet then.
 """
 
 from __future__ import annotations
 
+import math
+
 NAP, LOOK = 24, 8  # rounds in which nobody is asked, and rounds after which that is thought of anew
 KEEP = 0.97  # discount of older rounds
 LOSS = 0.985  # rate over plain passes below which asking is a loss, and not noise
+SURE = 2.0  # standard errors by which it has to be one
 KNOWN = 4  # plain passes that a comparison needs
+STALE = 32  # rounds without a plain pass behind which nothing is known of them any more
 STEP, CLAMP = 0.2, 0.25  # of the moving average of plain passes, and the share of it that one may differ by
 
 
@@ -18,13 +23,14 @@ class Resting:
 
     def __init__(self) -> None:
         self._plain, self._known = 0.0, 0  # seconds of a pass in which nobody was asked, and how many there were
-        self._worth = self._spent = 0.0  # seconds that plain passes would have taken, and that rounds took
-        self._asked = 0  # rounds since the last nap
+        self._spread = 0.0  # variance of these
+        self._since = 0  # rounds since the last one
         self.left = 0  # rounds of this nap
+        self.wake()
 
     def begins(self) -> bool:
         """A round begins; whether it is one of rest."""
-        if not self.left and self._asked >= LOOK and self._known >= KNOWN and self._worth < LOSS * self._spent:
+        if not self.left and self._asked >= LOOK and self._known >= KNOWN and self._loses():
             self.left, self._asked = NAP, 0
         if not self.left:
             return False
@@ -33,19 +39,36 @@ class Resting:
 
     def wake(self) -> None:
         """The text goes on in another way."""
-        self.left = self._asked = 0
-        self._worth = self._spent = 0.0
+        self.left = self._asked = 0  # rounds since the last nap
+        self._worth = self._spent = 0.0  # seconds that plain passes would have taken, and that rounds took
+        self._rounds = self._tokens = self._squares = 0.0  # of what was asked; squares of the seconds that each lost
 
     def alone(self, seconds: float) -> None:
         """A plain pass in which nobody was asked."""
-        self._known += 1
+        self._known, self._since = self._known + 1, 0
         if self._known == 1:
-            self._plain = seconds
+            self._plain, self._spread = seconds, 0.0
         bound = CLAMP * self._plain
-        self._plain += STEP * max(-bound, min(bound, seconds - self._plain))
+        off, step = max(-bound, min(bound, seconds - self._plain)), max(STEP, 1 / self._known)
+        self._plain += step * off
+        self._spread += step * (off * off - self._spread)
 
     def asked(self, tokens: int, seconds: float) -> None:
         """A round in which drafters were asked."""
         self._asked += 1
-        self._worth = KEEP * self._worth + tokens * self._plain
-        self._spent = KEEP * self._spent + seconds
+        self._since += 1
+        if self._since > STALE:
+            self._known = 0
+        worth = tokens * self._plain
+        self._worth, self._spent = KEEP * self._worth + worth, KEEP * self._spent + seconds
+        self._rounds, self._tokens = KEEP * self._rounds + 1, KEEP * self._tokens + tokens
+        self._squares = KEEP * self._squares + (seconds - worth) ** 2
+
+    def _loses(self) -> bool:
+        """Whether asking loses time, and by more than chance."""
+        if self._worth >= LOSS * self._spent:
+            return False
+        lost, each = (self._spent - self._worth) / self._rounds, self._tokens / self._rounds
+        scatter = max(0.0, self._squares / self._rounds - lost * lost) / self._rounds
+        plain = self._spread * max(STEP / (2 - STEP), 1 / self._known)
+        return lost > SURE * math.sqrt(scatter + each * each * plain)

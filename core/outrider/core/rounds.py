@@ -36,8 +36,9 @@ class Round:
     guess: Guess  # what was verified
     path: list[int]  # its accepted nodes
     logits: Tensor  # [1 + n, V] rows that were verified
-    draft_s: float = 0.0
+    draft_s: float = 0.0  # seconds, as all of these; a Round never holds a reading of the clock
     verify_s: float = 0.0
+    advance_s: float = 0.0  # in which the drafter heard of the tokens
     total_s: float = 0.0
     fresh: bool = False  # its pass was captured just now, so that the times say nothing
     asked: int = 0  # draft tokens that were asked for
@@ -89,9 +90,8 @@ class Rounds:
         began = time.perf_counter()
         proposal = self.propose(rider, budget)
         drafted = time.perf_counter()
-        done = self._verify(rider, *proposal)
-        ended = time.perf_counter()
-        done.draft_s, done.verify_s, done.total_s = drafted - began, done.verify_s - drafted, ended - began
+        done = self._verify(rider, *proposal, drafted)
+        done.draft_s, done.total_s = drafted - began, time.perf_counter() - began
         done.asked = budget
         return done
 
@@ -103,7 +103,7 @@ class Rounds:
 
     def check(self, guess: Guess) -> Round:
         """One round with that draft, whoever made it."""
-        return self._verify(None, guess, (list(range(len(guess))), len(guess)))
+        return self._verify(None, guess, (list(range(len(guess))), len(guess)), time.perf_counter())
 
     def close(self) -> None:
         """Nothing more is wanted: what the device did beyond the last round is forgotten."""
@@ -128,19 +128,24 @@ class Rounds:
             return None
         return drafter.propose(self.context(drafter, budget), self.target.vocab)
 
-    def _verify(self, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int]) -> Round:
+    def _verify(self, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int], began: float) -> Round:
         if self._flights is not None:
-            return self._verify_there(self._flights, drafter, guess, verified)
-        return self._verify_here(drafter, guess, verified)
+            return self._verify_there(self._flights, drafter, guess, verified, began)
+        return self._verify_here(drafter, guess, verified, began)
 
-    def _verify_here(self, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int]) -> Round:
+    def _verify_here(self, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int], began: float) -> Round:
         states = drafter.needs.hidden if drafter is not None and not drafter.failed else ()
         parents = None if guess.line else guess.parents
         result = self.target.forward([self.tokens[-1], *guess.tokens], states=states, parents=parents)
-        return self.settle(drafter, guess, verified, result)
+        return self.settle(drafter, guess, verified, result, began)
 
-    def settle(self, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int], result: Pass) -> Round:
-        """Accept and commit what the target made of the root and a guess: `result` has the states that the drafter needs."""
+    def settle(
+        self, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int], result: Pass, began: float
+    ) -> Round:
+        """Accept and commit what the target made of the root and a guess: `result` has the states that the drafter needs.
+
+        `began`: the clock (`time.perf_counter`) when verifying began.
+        """
         nodes, total = verified
         start = len(self.tokens) - 1  # position of the root
         listening = drafter is not None and not drafter.failed
@@ -154,6 +159,7 @@ class Rounds:
             hidden = result.hidden[rows] if result.hidden is not None else None
             path = torch.tensor([nodes[node] for node in verdict.path], dtype=torch.int64)
             drafter.advance(Step(start + 1, torch.tensor(fresh), path, hidden, _spread(verdict.choices, nodes, total)))
+        advanced = time.perf_counter()
         return Round(
             tokens=fresh,
             kinds=kinds(guess, verdict.path),
@@ -163,11 +169,12 @@ class Rounds:
             guess=guess,
             path=verdict.path,
             logits=result.logits,
-            verify_s=ended,
+            verify_s=ended - began,
+            advance_s=advanced - ended,
         )
 
     def _verify_there(
-        self, flights: Flights, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int]
+        self, flights: Flights, drafter: Rider | None, guess: Guess, verified: tuple[list[int], int], began: float
     ) -> Round:
         """The same where the device chooses, accepts and commits."""
         nodes, total = verified
@@ -176,19 +183,21 @@ class Rounds:
         landed = flights.land()
         if landed is None:
             flights.forget(start)
-            return self._verify_here(drafter, guess, verified)
+            return self._verify_here(drafter, guess, verified, began)
         ended = time.perf_counter()
         done = self._landed(landed)
-        done.verify_s = ended
+        done.verify_s = ended - began
         if drafter is not None:
             done.drafter = drafter.riding if len(guess) else "none"
             path = torch.tensor([nodes[node] for node in landed.path], dtype=torch.int64)
             choices = _spread(torch.tensor(landed.choices), nodes, total) if drafter.needs.choices else None
             drafter.advance(Step(start, torch.tensor(landed.tokens), path, landed.hidden, choices))
+        done.advance_s = time.perf_counter() - ended
         return done
 
     def _fly(self, flights: Flights, rider: Rider | None, budget: int) -> Round:
         """A round that needs nothing of the host, or the landing of one in the air; the next is launched before this is read."""
+        began = time.perf_counter()
         nodes = min(budget, rider.shape.nodes) if rider is not None else 0
         alone = rider is None or nodes > 0
         if not flights:
@@ -199,10 +208,14 @@ class Rounds:
         landed = flights.land()
         if landed is None:
             flights.forget(start)
-            return self._verify_here(rider, Guess([]), ([], 0))
+            done = self._verify_here(rider, Guess([]), ([], 0), began)
+            done.total_s = time.perf_counter() - began
+            return done
         done = self._landed(landed)
         if rider is not None and landed.drafter is not rider:  # a round from before it took over
+            told = time.perf_counter()
             rider.advance(Step(start, torch.tensor(landed.tokens), torch.empty(0, dtype=torch.int64)))
+            done.advance_s = time.perf_counter() - told
         return done
 
     def _launch(self, flights: Flights, rider: Rider | None, nodes: int) -> None:
@@ -225,7 +238,7 @@ class Rounds:
             path=landed.path,
             logits=landed.logits,
             draft_s=landed.draft_s,
-            verify_s=landed.total_s - landed.draft_s,
+            verify_s=max(0.0, landed.total_s - landed.draft_s),
             total_s=landed.total_s,
             fresh=landed.fresh,
             asked=len(landed.guess),

@@ -39,6 +39,7 @@ from typing import Any  # noqa: E402
 
 from outrider.core import protocol, terminal  # noqa: E402
 from outrider.core.errors import Cancelled, OutriderError  # noqa: E402
+from outrider.core.trouble import explain, out_of_memory, release  # noqa: E402
 
 _READ = 1 << 16
 
@@ -125,25 +126,40 @@ class Service:
             self._acknowledge(request)
             return
         self._acknowledge(self._older.get(request.id, 0))
-        self._running = request.id
+        self._running, short = request.id, False
         try:
             if request.id in self._cancelled:
                 raise Cancelled
             self.send(_JOBS[type(request)](self, request))
         except OutriderError as error:
             self._fail(request.id, error.message, error.hint, error.usage)
-        except MemoryError:
-            self._fail(request.id, "There is not enough memory.", "Try --dtype bf16 or a smaller model.", False)
         except Exception as error:  # noqa: BLE001 - a bug in one job must not take the chat down; it is told with its trace
-            self._fail(
-                request.id, f"The engine hit a bug: {type(error).__name__}: {error}.", "Please report it.", False
-            )
+            short = out_of_memory(error)
+            bug = f"The engine hit a bug: {type(error).__name__}: {error}.", "Please report it."
+            message, hint = explain(error, _KINDS.get(type(request), "load")) or bug
+            self._fail(request.id, message, " ".join(filter(None, (hint, self._room() if short else ""))), False)
         finally:
+            if short:  # what the failed job held is free only now that its exception is gone
+                self._recover()
             self._running = None
             self._cancelled.discard(request.id)
             self._older.pop(request.id, None)
             if not self._older:
                 self._acknowledge(self._switches.received)
+
+    def _room(self) -> str:
+        """How long the context is, which takes memory too; "" before a model is loaded."""
+        model = self._engine.model if self._engine is not None else None
+        context = model.loaded.context if model is not None else 0
+        return (
+            f"The context is {context} tokens now; --context {context // 2} takes half its memory." if context else ""
+        )
+
+    def _recover(self) -> None:
+        """After memory ran out the model stays; the conversation is read again with the next answer."""
+        if self._engine is not None:
+            self._engine.forget()
+        release()
 
     def _fail(self, number: int, message: str, hint: str, usage: bool) -> None:
         trace = traceback.format_exc()
@@ -311,6 +327,17 @@ _JOBS: dict[type, Callable[[Service, Any], protocol.Event]] = {
     protocol.Train: Service._train,
     protocol.TrainExport: Service._train_export,
     protocol.Doctor: Service._doctor,
+}
+
+
+# What each job is to `trouble.explain`; the others only load.
+_KINDS: dict[type, str] = {
+    protocol.Generate: "generate",
+    protocol.DrafterTest: "bench",
+    protocol.Bench: "bench",
+    protocol.Verify: "bench",
+    protocol.Train: "train",
+    protocol.TrainExport: "train",
 }
 
 

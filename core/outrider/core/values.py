@@ -145,16 +145,39 @@ class Timing(msgspec.Struct):
     batch_s: float = 0.0  # from the beginning of a batch of answers to the end of this one
 
 
+SURE = 1.96  # standard errors on either side that make an interval of 95 %
+
+
 class Speedup(msgspec.Struct):
-    """Tokens per second against interleaved plain passes: the ratio, its standard error, and how many plain passes."""
+    """Tokens per second against plain passes among the drafted ones: the ratio, its standard error, how many plain passes."""
 
     value: float
     error: float
     n: int
 
+    @property
+    def sure(self) -> bool:
+        """Whether it may be told: 1 is not in its 95 % interval."""
+        return abs(self.value - 1) > SURE * self.error
+
+
+class PlainTime(msgspec.Struct):
+    """What plain decoding would have taken for the tokens of an answer: seconds, their standard error, how many plain passes."""
+
+    seconds: float
+    error: float
+    n: int
+
+    def speedup(self, decode_s: float) -> Speedup | None:
+        """Against the seconds that it took; None where that is not sure."""
+        if decode_s <= 0:
+            return None
+        made = Speedup(self.seconds / decode_s, self.error / decode_s, self.n)
+        return made if made.sure else None
+
 
 class PlainPass(msgspec.Struct, array_like=True):
-    """What a plain pass takes here: mean in milliseconds, its standard error, and how many were measured."""
+    """What plain decoding would have taken for a token of the answer so far: milliseconds, standard error, plain passes."""
 
     ms: float
     error: float
@@ -179,12 +202,13 @@ class Report(msgspec.Struct):
     timing: Timing
     tokens_per_second: float  # (tokens - 1) / decode_s
     drafters: dict[str, int]  # passes by drafter, "none" for plain ones
-    speedup: Speedup | None
+    speedup: Speedup | None  # None where it is not sure
     thinking: str = ""  # what the model thought, without its markers
     reused: int = 0  # of the prompt's tokens, kept from the answer before
     limit: Limit | None = None  # which limit ended it, where `finish` is "length"
     loops: bool = False  # it repeats one passage over and over, so that its figures say nothing of other text
     sampling: Sampling | None = None  # the values that held, the model's own and the defaults filled in
+    plain: PlainTime | None = None  # what `speedup` is made from, sure or not; answers are added up by it
 
 
 class KnownDrafter(msgspec.Struct, kw_only=True):

@@ -30,7 +30,7 @@ def words(choice: Choice, wait: int | None = None) -> str:
     who = f"{choice.name}, {choice.tokens} token{'s' if choice.tokens != 1 else ''}"
     if choice.what in ("ride", "pinned"):
         asked = " as asked" if choice.what == "pinned" else ""
-        return f"{who}{asked}: {choice.expected:.1f} tokens a pass at {choice.cost:.1f}x the cost; {choice.gain:.1f}x plain"
+        return f"{who}{asked}: {choice.expected:.1f} tokens a pass at {choice.cost:.1f}x the cost; {choice.gain:.1f}x expected"
     if choice.what == "probe":
         return f"trying {who}, to see what it is worth now"
     if choice.what == "parked":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from importlib.resources import as_file, files
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,14 +13,27 @@ from chat_support import answer
 
 from outrider.app.chat import layout
 from outrider.app.chat.keymap import build
-from outrider.app.chat.meter import Meter, mean_per_pass
-from outrider.app.chat.stats.figures import ENOUGH, Figures
+from outrider.app.chat.meter import Meter, mean_per_pass, summary
+from outrider.app.chat.stats.figures import ENOUGH, Figures, gather, session_words
 from outrider.app.chat.stats.lines import WIDTH, bar, count, number, panel, share, sparkline, strip
 from outrider.app.chat.stats.tally import COLUMNS, SLICE, Share, Tally, Totals
 from outrider.app.chat.stats.why import Slow, cause, explained
+from outrider.app.chat.status import figures as status_figures
+from outrider.app.chat.talk import Reply
 from outrider.app.chat.terms import TERMS
 from outrider.app.scripted import read_trace
-from outrider.core.protocol import Done, MemoryPlan, PlainPass, Report, Speedup, Step, Timing, Token
+from outrider.core.protocol import (
+    Done,
+    DrafterChoice,
+    MemoryPlan,
+    PlainPass,
+    PlainTime,
+    Report,
+    Speedup,
+    Step,
+    Timing,
+    Token,
+)
 
 PHASES = ("prose", "code", "thinking", "json")
 
@@ -133,7 +147,8 @@ def test_totals_add_up() -> None:
     totals.add(report(passes=30, timing=Timing(decode_s=4.0)))
     totals.add(report(passes=0, token_ids=[1], timing=Timing()))
     totals.add(report(token_ids=[1] * 900, accepted=800, speedup=Speedup(9.0, 0.1, 20), loops=True))
-    assert (totals.replies, totals.tokens_per_pass, totals.rate, totals.speedup) == (3, 60 / 40, 60 / 6, 2.0)
+    assert (totals.replies, totals.tokens_per_pass, totals.rate) == (3, 60 / 40, 60 / 6)
+    assert totals.speedup is not None and (totals.speedup.value, totals.speedup.n) == (2.0, 20)
 
 
 # ---------------------------------------------------------------------------------------------------- lines
@@ -160,8 +175,10 @@ def test_panel_says_everything_and_never_moves() -> None:
                   "d1 ███████░   88%", "d4 ▯▯▯░░░░░   41%", "draft  1.1 verify  9.8", "prose  3.1 code   4.8",
                   "98 MB", "189 MB", "268 MB", "12 GB", "3.1k/8.2k", "ignored     12%"):  # fmt: skip
         assert words in text, words
-    styles = {text.strip(): style for line in panel(replace(FULL, n=7), Totals(), None) for text, style in line.parts}
-    assert styles["2.41× ±0.08 n 7"] == "$text-disabled"  # too few to count
+    for times, colour in ((2.41, "$text-success"), (0.91, "$text-warning")):
+        lines = panel(replace(FULL, times=times), Totals(), None)
+        styles = {text.strip(): style for line in lines for text, style in line.parts}
+        assert styles[f"{times}× ±0.08 n 41"] == colour
     assert not {term for line in full for term in line.terms} - set(TERMS)
     places = [next(n for n, line in enumerate(some) if line.text.startswith("ms draft")) for some in (full, bare)]
     assert places[0] == places[1]
@@ -380,3 +397,72 @@ def test_the_key_to_all_others_is_never_left_out() -> None:
     assert [key for key, _ in _kept(told, 200)] == ["F1", "F2", "F3", "F4", "F5", "^o"]
     assert [key for key, _ in _kept(told, 40)] == ["F1", "F2", "^o"]
     assert [key for key, _ in _kept(told, 10)] == ["^o"] and _kept(told, 5) == []
+
+
+# ---------------------------------------------------------------------------------------------------- one verdict
+
+
+def test_many_replies_tell_what_each_alone_does_not() -> None:
+    """Each is too close to 1 for a figure; adding up only those that have one would flatter."""
+    totals = Totals()
+    for _ in range(2):
+        totals.add(report(plain=PlainTime(2.2, 0.14, 3)))
+        assert totals.speedup is None
+    for _ in range(20):
+        totals.add(report(plain=PlainTime(2.2, 0.14, 3)))
+    made = totals.speedup
+    assert made is not None and made.value == pytest.approx(1.1) and 0.02 < made.error < 0.03 and made.n == 66
+    assert "1.1× ±0.03" in session_words(totals)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.8, 1.9, 2.0, 2.1, 2.2, 4.0])
+@pytest.mark.parametrize("error", [0.02, 0.3])
+def test_every_place_tells_the_same_verdict(seconds: float, error: float) -> None:
+    """The line under the reply, the status line, strip, panel, /why: one figure, or none, and green for a gain alone."""
+    told = report(plain=PlainTime(seconds, error, 9), drafters={"eagle": 10})
+    told.speedup = told.plain.speedup(told.timing.decode_s) if told.plain else None
+    reply, tally = Reply(), Tally()
+    reply.report = told
+    for step in passes(random.Random(1), 20):
+        tally.take(step)
+        reply.meter.take(step)
+    figures = gather(session_with(reply), reply, tally)
+    words = explained(figures)
+    lines = (*panel(figures, Totals(), None), *strip(figures, Totals(), None, 120))
+    styles = {style for line in lines for text, style in line.parts if "×" in text and "plain " not in text}
+    chip = [one for one in status_figures(session_with(reply)) if "×" in one.text]
+    if told.speedup is None:
+        assert figures.times is None and "times plain" not in words and "It pays" not in words and not chip
+        assert not [text for text in summary(told) if "×" in text] and "as fast as" in words
+        assert {"$text-disabled"} == styles
+        return
+    value = told.speedup.value
+    assert f"{value:.2f} times plain" in words and figures.times == value
+    assert ("It pays." in words) == (value >= 1.05)
+    green = value > 1
+    assert {one.style for one in chip} == styles == {"$text-success" if green else "$text-warning"}
+    (shown,) = (text for text in summary(told) if "×" in text)
+    assert shown == chip[0].text and (float(shown[:-1]) > 1) == green
+
+
+def test_nothing_holds_back_what_was_not_measured() -> None:
+    words = explained(replace(FULL, times=None, drafted=Share(4, 34), accepted=15, proposed=35))
+    assert "Too short to measure" in words and "What holds" not in words and "times plain" not in words
+
+
+def test_the_figures_of_a_running_reply_are_sure_too() -> None:
+    from outrider.app.chat.stats.figures import _of_tally
+
+    tally, reply = Tally(), Reply()
+    for step in passes(random.Random(3), 40):
+        step.plain = PlainPass(20.0, 20.0, step.seq)
+        tally.take(step)
+        reply.meter.take(step)
+    told = _of_tally(reply, tally)
+    assert told["times"] is None and told["estimate"] == pytest.approx(20.0 * tally.rate / 1000)
+
+
+def session_with(reply: Reply) -> Any:
+    """What the figures ask of a session whose last reply that is."""
+    chat = SimpleNamespace(last_reply=lambda: reply)
+    return SimpleNamespace(loaded=None, drafter=DrafterChoice(name="auto"), current=None, chat=chat)

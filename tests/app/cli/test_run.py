@@ -14,7 +14,7 @@ from outrider.core import protocol
 KEYS = [
     *("model", "drafter", "rule", "seed", "text", "token_ids", "prompt_tokens", "finish", "passes", "proposed"),
     *("accepted", "kinds", "timing", "tokens_per_second", "drafters", "speedup", "thinking", "reused"),
-    *("limit", "loops", "sampling"),
+    *("limit", "loops", "sampling", "plain"),
 ]
 
 

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from outrider.app.chat.meter import plain_time
 from outrider.app.store.records import Pass
-from outrider.core.protocol import Report, Speedup, Timing
+from outrider.core.protocol import PlainTime, Report, Timing
 
 
 def joined(first: Report, then: Report) -> Report:
     """One report of two parts; texts are those of the first and the second, joined."""
-    decode_s = first.timing.decode_s + then.timing.decode_s
+    decode_s, plain = first.timing.decode_s + then.timing.decode_s, _plain(first, then)
     counted = first.tokens_per_second * first.timing.decode_s + then.tokens_per_second * then.timing.decode_s
     drafters = dict(first.drafters)
     for name, passes in (*then.drafters.items(), ("none", 1)):
@@ -35,7 +36,8 @@ def joined(first: Report, then: Report) -> Report:
         timing=_sum(first.timing, then.timing),
         tokens_per_second=counted / decode_s if decode_s > 0 else 0.0,
         drafters=drafters,
-        speedup=_speedup(first, then),
+        speedup=plain.speedup(decode_s) if plain is not None else None,
+        plain=plain,
         loops=first.loops or then.loops,
     )
 
@@ -70,6 +72,7 @@ def told_by(passes: Sequence[Pass], parts: Sequence[int], ids: Sequence[int], ki
         tokens_per_second=sum(one.tokens for one in decoding) / decode_s if decode_s > 0 else 0.0,
         drafters=drafters,
         speedup=None,
+        plain=None,
         limit=None,
     )
 
@@ -85,13 +88,9 @@ def _sum(first: Timing, then: Timing) -> Timing:
     )
 
 
-def _speedup(first: Report, then: Report) -> Speedup | None:
-    """Plain decoding's time over the time of both; None if that of one is not known."""
-    one, other = first.speedup, then.speedup
+def _plain(first: Report, then: Report) -> PlainTime | None:
+    """Plain decoding's time for both, with both errors; None if that of one is not known."""
+    one, other = plain_time(first), plain_time(then)
     if one is None or other is None:
         return None
-    a, b = first.timing.decode_s, then.timing.decode_s
-    if a + b <= 0:
-        return None
-    value, error = ((x * a + y * b) / (a + b) for x, y in ((one.value, other.value), (one.error, other.error)))
-    return Speedup(value=value, error=error, n=max(one.n, other.n))
+    return PlainTime(one.seconds + other.seconds, one.error + other.error, one.n + other.n)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from outrider.core.protocol import Loaded, Report, Step
+from outrider.core.protocol import Loaded, PlainTime, Report, Speedup, Step
 
 if TYPE_CHECKING:
     from outrider.app.chat.compare.race import Race
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 _PACKED = 15.0  # bits of a weight below which it is not stored as it is computed with
 
 WINDOW = 2.0  # seconds that the live figures look back
+SHARED = (
+    0.02  # share of plain decoding's time that is uncertain in all replies alike, so that many do not make it certain
+)
 PAUSE = 1.0  # seconds for which the words for a choice stay, so that they can be read
 
 
@@ -60,6 +65,44 @@ class Meter:
         return sum(count for _, count in self._passes) / len(self._passes)
 
 
+def plain_time(report: Report) -> PlainTime | None:
+    """What plain decoding would have taken for a reply; older reports tell it by their speed-up alone."""
+    told, seconds = report.speedup, report.timing.decode_s
+    if report.plain is not None or told is None:
+        return report.plain
+    return PlainTime(told.value * seconds, told.error * seconds, told.n)
+
+
+@dataclass(slots=True)
+class Compared:
+    """Replies added up whose plain time is known, whether their own speed-up was sure enough to be told or not."""
+
+    seconds: float = 0.0  # of decoding
+    plain_s: float = 0.0  # that plain decoding would have taken
+    squares: float = 0.0  # of the errors of these
+    n: int = 0  # plain passes
+
+    def add(self, report: Report) -> None:
+        """Count one reply, if its plain time is known."""
+        known = plain_time(report)
+        if known is not None:
+            self.seconds += report.timing.decode_s
+            self.plain_s += known.seconds
+            self.squares += known.error**2
+            self.n += known.n
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """Of all of them together, each weighing as long as it took; None where it is not sure."""
+        error = math.hypot(math.sqrt(self.squares), SHARED * self.plain_s)
+        return PlainTime(self.plain_s, error, self.n).speedup(self.seconds)
+
+
+def times(value: float) -> str:
+    """`1.4×`, with another decimal next to 1, so that a loss does not read like none."""
+    return f"{value:.2f}×" if abs(value - 1) < 0.1 else f"{value:.1f}×"
+
+
 def speed(value: float) -> str:
     """`41 tok/s`, with a decimal where it matters."""
     return f"{value:.1f} tok/s" if value < 10 else f"{value:.0f} tok/s"
@@ -89,7 +132,7 @@ def summary(report: Report) -> list[str]:
     if report.proposed:
         parts.append(f"{100 * report.accepted / report.proposed:.0f}% accepted")
     if report.speedup is not None:
-        parts.append(f"{report.speedup.value:.1f}×")
+        parts.append(times(report.speedup.value))
     drafter = main_drafter(report)
     parts.append("no drafting" if drafter == "none" else drafter)
     seconds = report.timing.first_token_s + report.timing.decode_s

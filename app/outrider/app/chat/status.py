@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from outrider.app.chat.clean import harmless
 from outrider.app.chat.keymap import Keymap, build, short
-from outrider.app.chat.meter import brief, main_drafter, mean_per_pass, size, speed
+from outrider.app.chat.meter import brief, main_drafter, mean_per_pass, size, speed, times
 from outrider.app.chat.session import BUSY, Session, State
 from outrider.app.chat.stats.figures import drafted_in
 from outrider.core.protocol import Progress
@@ -94,7 +94,8 @@ def figures(session: Session) -> list[Chip]:
     if rate:
         chips.append(Chip(speed(rate), 4, yields=done))
     if report is not None and report.speedup is not None:
-        chips.append(Chip(f"{report.speedup.value:.1f}×", 2, "$text-success", yields=True))
+        style = "$text-success" if report.speedup.value >= 1 else "$text-warning"
+        chips.append(Chip(times(report.speedup.value), 2, style, yields=True))
     return chips
 
 

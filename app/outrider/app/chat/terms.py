@@ -41,7 +41,7 @@ TERMS: dict[str, Term] = {
     "host_ms": Term("host", "Milliseconds of a pass for everything else: sampling, accepting, text."),
     "speedup": Term(
         "x plain",
-        "Tokens per second against plain passes of this model, measured in between; grey below 8 plain passes.",
+        "Tokens per second against plain passes among the drafted ones; not shown where it may as well be 1.",
     ),
     "speedup_error": Term("+-", "Standard error of the speed-up."),
     "speedup_n": Term("n", "How many plain passes the speed-up was measured against."),

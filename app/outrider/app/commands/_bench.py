@@ -87,26 +87,29 @@ def _speeds(data: dict[str, Any]) -> Section:
     groups = [*data["categories"].items()]
     if len(groups) > 1:
         groups.append(("total", data["total"]))
+    noise = {(one["category"], one["drafter"]) for one in data["noise"].get("unexplained", ())}
     rows = [
-        _speed(category if number == 0 else "", name, scores[name])
+        _speed(category if number == 0 else "", name, scores[name], noise=(group, name) in noise)
         for category, scores in groups
+        for group in ["total" if len(groups) == 1 else category]
         for number, name in enumerate(data["drafters"])
     ]
     columns = ("CATEGORY", "DRAFTER", "TOK/S", "RATIO", "95 %", "WHOLE", "A PASS", "ACCEPTED")
     note = (
-        "RATIO: tokens per second of decoding over those of plain decoding, and between what it lies; WHOLE: the same with "
-        "the prompts' own time. A PASS: tokens of one, the target's own counted, which ACCEPTED leaves out."
+        "RATIO: tokens per second of decoding over those of the plain answers right before and after, and what it is between; "
+        "WHOLE: the same with the prompts' own time. A PASS: tokens of one, the target's own counted, which ACCEPTED leaves out. "
+        "noise: more than the tokens of a pass can make."
     )
     return Section("", columns, rows, range(2, 8), note)
 
 
-def _speed(category: str, name: str, scores: dict[str, Any]) -> tuple[str, ...]:
+def _speed(category: str, name: str, scores: dict[str, Any], *, noise: bool) -> tuple[str, ...]:
     drafted = name != PLAIN
     return (
         category,
         name_of(name),
         f"{scores['tokens_per_second']:.1f}",
-        f"{scores['ratio']:.2f}×" if drafted else "",
+        f"{scores['ratio']:.2f}×{' noise' if noise else ''}" if drafted else "",
         between(scores["interval"]),
         f"{scores['whole_ratio']:.2f}×" if drafted else "",
         f"{scores['tokens_per_pass']:.2f}",

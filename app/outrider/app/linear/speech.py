@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from outrider.app.chat import talk
-from outrider.app.chat.meter import main_drafter, mean_per_pass
+from outrider.app.chat.meter import main_drafter, mean_per_pass, times
 from outrider.app.chat.talk import Thought
 from outrider.app.render import duration
 from outrider.core.protocol import Progress, Report
@@ -55,7 +55,7 @@ def figures(report: Report) -> str:
     if report.proposed:
         parts.append(f"{100 * report.accepted / report.proposed:.0f} percent of the guesses accepted")
     if report.speedup is not None:
-        parts.append(f"{report.speedup.value:.1f} times as fast as plain")
+        parts.append(f"{times(report.speedup.value).removesuffix('×')} times as fast as plain")
     drafter = main_drafter(report)
     parts.append("no drafting" if drafter == "none" else f"drafter {drafter}")
     lossy = "Lossy: typical acceptance. " if report.rule == "typical" else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from outrider.app.chat.meter import main_drafter
+from outrider.app.chat.meter import Compared, main_drafter
 from outrider.app.store.records import Kept
 
 WEEK = 7 * 86400.0  # seconds
@@ -21,8 +21,7 @@ class Sum:
     passes: int = 0
     proposed: int = 0
     accepted: int = 0
-    compared_s: float = 0.0  # decode time of replies whose speed-up was measured
-    plain_s: float = 0.0  # what plain passes would have taken for these
+    compared: Compared = field(default_factory=Compared)
 
     def add(self, kept: Kept) -> None:
         """Count one reply; of one that runs in circles no figure."""
@@ -35,9 +34,7 @@ class Sum:
             self.passes += report.passes
         self.proposed += report.proposed
         self.accepted += report.accepted
-        if report.speedup is not None:
-            self.compared_s += report.timing.decode_s
-            self.plain_s += report.timing.decode_s * report.speedup.value
+        self.compared.add(report)
 
     @property
     def tokens_per_pass(self) -> float:
@@ -51,8 +48,9 @@ class Sum:
 
     @property
     def times(self) -> float | None:
-        """Plain decoding."""
-        return self.plain_s / self.compared_s if self.compared_s > 0 else None
+        """Plain decoding; None where that is not sure."""
+        made = self.compared.speedup
+        return made.value if made is not None else None
 
 
 @dataclass(slots=True)

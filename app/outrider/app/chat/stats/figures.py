@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from outrider.app.chat.meter import main_drafter, mean_per_pass
+from outrider.app.chat.meter import main_drafter, mean_per_pass, plain_time, times
 from outrider.app.chat.session import Session
 from outrider.app.chat.stats.tally import Share, Tally, Totals
 from outrider.app.chat.talk import End, Reply
-from outrider.core.protocol import MemoryPlan
+from outrider.core.protocol import MemoryPlan, Speedup
 
 ENOUGH = 8  # plain passes from which a speed-up counts
 _PHASES = {"json": "code"}  # what is shown as another
@@ -38,8 +38,9 @@ class Figures:
     plain: Share = field(default_factory=Share)
     first_token_s: float = 0.0
     prefill_rate: float = 0.0
-    times: float | None = None  # plain decoding
+    times: float | None = None  # plain decoding, where it is sure
     times_now: float | None = None
+    estimate: float | None = None  # of the whole reply, sure or not
     error: float = 0.0
     n: int = 0
     phases: tuple[tuple[str, float], ...] = ()
@@ -143,9 +144,15 @@ def _of_reply(reply: Reply) -> dict[str, object]:
     }
     if report.timing.prefill_s > 0:
         told["prefill_rate"] = (report.prompt_tokens - report.reused) / report.timing.prefill_s
-    if report.speedup is not None:
-        told |= {"times": report.speedup.value, "error": report.speedup.error, "n": report.speedup.n}
+    plain, seconds = plain_time(report), report.timing.decode_s
+    if plain is not None and seconds > 0:
+        told |= _against(Speedup(plain.seconds / seconds, plain.error / seconds, plain.n))
     return told
+
+
+def _against(made: Speedup) -> dict[str, object]:
+    """A comparison with plain passes; only what is sure is a figure."""
+    return {"times": made.value if made.sure else None, "estimate": made.value, "error": made.error, "n": made.n}
 
 
 def _of_tally(reply: Reply, tally: Tally) -> dict[str, object]:
@@ -171,9 +178,9 @@ def _of_tally(reply: Reply, tally: Tally) -> dict[str, object]:
     if measured is not None and tally.proposed:
         if rate:
             told["times_now"] = measured.ms * rate / 1000
-        if tally.rate and (reply.report is None or reply.report.speedup is None):
+        if tally.rate and reply.report is None:  # which says it for the whole reply
             scale = tally.rate / 1000
-            told |= {"times": measured.ms * scale, "error": measured.error * scale, "n": measured.n}
+            told |= _against(Speedup(measured.ms * scale, measured.error * scale, measured.n))
     return told
 
 
@@ -197,5 +204,6 @@ def session_words(totals: Totals, *, panel: bool = False) -> str:
     if totals.rate:
         parts.append(f"{totals.rate:.0f} tok/s")
     if totals.speedup is not None:
-        parts.append(f"{totals.speedup:.1f}×")
+        error = "" if panel else f" ±{totals.speedup.error:.2f}"
+        parts.append(times(totals.speedup.value) + error)
     return (" " if panel else " · ").join(parts)

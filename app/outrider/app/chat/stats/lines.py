@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from outrider.app.chat.meter import size
-from outrider.app.chat.stats.figures import ENOUGH, Figures, session_words
+from outrider.app.chat.stats.figures import Figures, session_words
 from outrider.app.chat.stats.tally import COLUMNS, Totals
 from outrider.app.chat.stats.why import SEEN, Cause
 from outrider.app.text import cut as cut_to
@@ -85,7 +85,7 @@ def _times(figures: Figures) -> Part:
     if figures.times is None:
         return "–× plain", OFF
     words = f"{figures.times:.2f}× ±{figures.error:.2f} n {figures.n}"
-    return words, OFF if figures.n < ENOUGH else GOOD if figures.times >= 1 else "$text-warning"
+    return words, GOOD if figures.times >= 1 else "$text-warning"
 
 
 def panel(figures: Figures, totals: Totals, found: Cause | None, *, sparks: bool = True) -> list[Line]:

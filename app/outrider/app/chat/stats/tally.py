@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from outrider.core.protocol import PlainPass, Report, Step
+from outrider.app.chat.meter import Compared
+from outrider.core.protocol import PlainPass, Report, Speedup, Step
 
 SPAN = 60.0  # seconds of the sparkline
 COLUMNS = 20  # of it
@@ -147,7 +148,8 @@ class Totals:
 
     def __init__(self) -> None:
         self.replies = self.tokens = self.passes = self.decoded = self.proposed = self.accepted = 0
-        self.decode_s = self.plain_s = self.compared_s = 0.0
+        self.decode_s = 0.0
+        self._compared = Compared()
 
     def add(self, report: Report) -> None:
         """Count one reply, unless it runs in circles: its figures would drown all others."""
@@ -161,9 +163,7 @@ class Totals:
         self.proposed += report.proposed
         self.accepted += report.accepted
         self.decode_s += report.timing.decode_s
-        if report.speedup is not None:
-            self.compared_s += report.timing.decode_s
-            self.plain_s += report.timing.decode_s * report.speedup.value
+        self._compared.add(report)
 
     @property
     def tokens_per_pass(self) -> float:
@@ -176,6 +176,6 @@ class Totals:
         return max(0, self.tokens - self.replies) / self.decode_s if self.decode_s > 0 else 0.0
 
     @property
-    def speedup(self) -> float | None:
-        """Against plain passes, over the replies in which that was measured."""
-        return self.plain_s / self.compared_s if self.compared_s > 0 else None
+    def speedup(self) -> Speedup | None:
+        """Against plain passes, over the replies in which that was measured; None where it is not sure."""
+        return self._compared.speedup

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outrider.app.chat.stats.figures import ENOUGH, Figures
+from outrider.core.protocol import SURE
 
 GAIN = 1.05  # times plain below which a cause is named
 PATIENCE = 3.0  # seconds for which it has to stay there
@@ -30,7 +31,7 @@ class Slow:
 
     def told(self, figures: Figures, now: float) -> bool:
         """Whether a cause is to be named at `now`, in seconds."""
-        times = figures.times_now if figures.running else figures.times
+        times = figures.times_now if figures.running else figures.times or _most(figures)
         low = (
             figures.state != "off"
             and not figures.unmeasured
@@ -43,6 +44,11 @@ class Slow:
         elif self._since is None:
             self._since = now
         return self._since is not None and now - self._since >= PATIENCE
+
+
+def _most(figures: Figures) -> float | None:
+    """What a gain that is too close to 1 to be told is at most."""
+    return None if figures.estimate is None else figures.estimate + SURE * figures.error
 
 
 def cause(figures: Figures) -> Cause | None:
@@ -105,8 +111,9 @@ def explained(figures: Figures) -> str:
         words.append(f"The engine says: {figures.reason}.")
     if figures.times is not None:
         sure = f" ± {figures.error:.2f}, against {figures.n} plain passes" if figures.n else ""
-        few = "; too few to count" if figures.n < ENOUGH else ""
-        words.append(f"{figures.times:.2f} times plain{sure}{few}.")
+        words.append(f"{figures.times:.2f} times plain{sure}.")
+    elif figures.estimate is not None:
+        words.append(f"About as fast as plain: {figures.n} plain passes do not tell which is faster.")
     if figures.per_pass_mean:
         right = f", {figures.accepted:,} of {figures.proposed:,} guesses right" if figures.proposed else ""
         words.append(f"{figures.per_pass_mean:.2f} tokens a pass{right}.")
@@ -117,9 +124,15 @@ def explained(figures: Figures) -> str:
         draft, verify, host = figures.drafted.ms
         beside = f"; a plain pass {sum(figures.plain.ms):.1f} ms" if figures.plain.passes else ""
         words.append(f"A pass with a guess: draft {draft:.1f}, verify {verify:.1f}, host {host:.1f} ms{beside}.")
+    return " ".join([*words, *_verdict(figures)])
+
+
+def _verdict(figures: Figures) -> list[str]:
+    """Whether drafting pays, or what holds it back; nothing where that is not known."""
+    if figures.drafted.passes and figures.estimate is None and figures.times is None:
+        return ["Too short to measure against plain passes."]
     found = cause(figures)
     if found is not None and (figures.times is None or figures.times < GAIN):
-        words.append(f"What holds it back: {found.text}. {found.action}")
-    elif figures.times is not None and not figures.unmeasured:
-        words.append("It pays.")
-    return " ".join(words)
+        return [f"What holds it back: {found.text}. {found.action}"]
+    pays = figures.times is not None and figures.times >= GAIN and not figures.unmeasured
+    return ["It pays."] if pays else []
