@@ -196,6 +196,19 @@ def block_error(folder: Path, draft: Rider, talk: Conversation) -> float:
 
 
 @pytest.mark.parametrize("kind", files.KINDS)
+def test_the_first_slots_are_those_of_the_whole_block(home: Path, kind: str) -> None:
+    """Slots see each other, so a block that is cut before its pass would guess otherwise than it was trained to."""
+    draft = rider(home / f"{kind}{VOCAB}", toys.target(vocab=VOCAB), tree=False)
+    draft.advance(Step(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
+    whole, few = draft.slots(PROMPT[-1], draft.shape.depth), draft.slots(PROMPT[-1], 2)
+    torch.testing.assert_close(few.hidden, whole.hidden[:2])
+    torch.testing.assert_close(few.logits, whole.logits[:2])
+    long, short = (draft.propose(pairs.context(PROMPT, nodes)) for nodes in (draft.shape.depth, 2))
+    assert long is not None and short is not None
+    assert short.tokens.tolist() == long.tokens.tolist()[:2]
+
+
+@pytest.mark.parametrize("kind", files.KINDS)
 def test_the_block_is_right_after_rejections_and_edits(home: Path, kind: str) -> None:
     folder = home / f"{kind}{VOCAB}"
     talk = Conversation(toys.target(vocab=VOCAB, sharp=0.4))
