@@ -223,7 +223,24 @@ def test_the_block_is_right_after_rejections_and_edits(home: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", ["dflash", "speculators"])
-def test_after_a_hot_switch_the_context_begins_where_states_are_known(home: Path, kind: str) -> None:
+def test_after_a_hot_switch_it_knows_what_it_missed(home: Path, kind: str) -> None:
+    talk = Conversation(toys.target(vocab=VOCAB, sharp=0.4))
+    want = toys.answer(Conversation(toys.target(vocab=VOCAB, sharp=0.4)), PROMPT, settings=toys.SAMPLED)
+    draft = rider(home / f"{kind}{VOCAB}", talk.target)
+    control = toys.Still(switches={4: DrafterChoice(name="rides", tokens=4)})
+    table = {"none": None, "rides": toys.guard(draft)}
+    got = toys.answer(talk, PROMPT, table, settings=toys.SAMPLED, control=control)
+    assert got.token_ids == want.token_ids
+    assert got.proposed > 0
+    assert draft.origin == 0
+    assert block_error(home / f"{kind}{VOCAB}", draft, talk) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["dflash", "speculators"])
+def test_where_they_are_not_told_the_context_begins_where_states_are_known(
+    home: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.core.answer.give_states", lambda *some: None)
     folder = home / f"{kind}{VOCAB}"
     talk = Conversation(toys.target(vocab=VOCAB, sharp=0.4))
     want = toys.answer(Conversation(toys.target(vocab=VOCAB, sharp=0.4)), PROMPT, settings=toys.SAMPLED)

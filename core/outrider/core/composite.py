@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from .drafting import Context, Draft, Needs, Shape, Step
+from .known_states import KnownStates
 from .policy import Candidate, Offer, Policy
 from .registry import GuardedDrafter
 from .rounds import first_children
@@ -46,6 +47,7 @@ class Composite:
         self._riding: _Part | None = None
         self._open = False  # whether it has drafted, and waits to hear what came of it
         self.known = 0
+        self._states = KnownStates()
         self.trusted = any(part.trusted for part in parts)
         self.free = all(part.free for part in parts)
         needs = [part.needs for part in parts]
@@ -75,6 +77,7 @@ class Composite:
     def reset(self) -> None:
         """Forget the conversation."""
         self.known, self._riding, self._open = 0, None, False
+        self._states = KnownStates()
         for part in self._parts:
             part.forget()
             part.drafter.reset()
@@ -90,12 +93,27 @@ class Composite:
             part.hear(step if drafted else elsewhere, now=drafted)
         self._open = False
         self.known = step.start + len(tokens)
+        self._states.add(step)
 
     def rewind(self, length: int) -> None:
         """Cut to `length` tokens."""
         for part in self._parts:
             part.rewind(length)
         self.known = min(self.known, length)
+        self._states.cut(length)
+
+    def lacking(self, newest: int) -> int:
+        """As `Rider`; all parts were told of the same states."""
+        return self._states.lacking(self.known - newest, self.known) if self.needs.hidden else 0
+
+    def restate(self, step: Step) -> None:
+        """As `Rider`, for the parts that need states."""
+        for part in self._parts:
+            if part.drafter.needs.hidden:
+                part.rewind(step.start)
+                part.hear(step, now=False)
+        self._states.cut(step.start)
+        self._states.add(step)
 
     def propose(self, context: Context, vocab: int) -> Draft | None:
         """The draft that the policy chose, if it wants one."""

@@ -27,6 +27,7 @@ from .drafting import (
     Target,
 )
 from .errors import DrafterError, ModelError, OutriderError
+from .known_states import KnownStates
 from .protocol import DrafterRow
 
 if TYPE_CHECKING:
@@ -227,6 +228,14 @@ class Rider(Protocol):
         """Cut to `length` tokens."""
         ...
 
+    def lacking(self, newest: int) -> int:
+        """How many of the newest tokens have a state that it needs and was not told."""
+        ...
+
+    def restate(self, step: Step) -> None:
+        """Hear tokens once more, the newest that it knows, now with their states."""
+        ...
+
     def propose(self, context: Context, vocab: int) -> Draft | None:
         """A checked draft, or None."""
         ...
@@ -262,6 +271,7 @@ class GuardedDrafter:
         self._failed = False
         self._shared = False  # whether it is another's fork without state, for that one to close
         self.known = 0  # tokens it has been told of
+        self._states = KnownStates()
         self._drafter = drafter
         self._report = report
         self.needs = drafter.needs
@@ -287,19 +297,30 @@ class GuardedDrafter:
 
     def reset(self) -> None:
         """Forget the conversation."""
-        self.known = 0
+        self.known, self._states = 0, KnownStates()
         self._call("reset", self._drafter.reset)
 
     def advance(self, step: Step) -> None:
         """Hand on what became true."""
         self._call("advance", lambda: self._drafter.advance(step))
         self.known = step.start + step.tokens.shape[0]
+        self._states.add(step)
 
     def rewind(self, length: int) -> None:
         """Cut to `length` tokens, if it knows more."""
         if self.known > length:
             self._call("rewind", lambda: self._drafter.rewind(length))
             self.known = length
+            self._states.cut(length)
+
+    def lacking(self, newest: int) -> int:
+        """As `Rider`."""
+        return self._states.lacking(self.known - newest, self.known) if self.needs.hidden else 0
+
+    def restate(self, step: Step) -> None:
+        """As `Rider`."""
+        self.rewind(step.start)
+        self.advance(step)
 
     def propose(self, context: Context, vocab: int) -> Draft | None:
         """A checked draft, or None. `probs` of an untrusted drafter are dropped."""

@@ -1,0 +1,44 @@
+"""Hidden states of tokens that were read for another drafter: computed again for one that takes up late.
+
+The keys and values of a cached prompt, or of an answer that was begun with another drafter, say nothing of the states that EAGLE
+and its kin draft from. The newest of these tokens are read again into a cache of their own. The target's cache is neither read
+nor written, whatever kind it is, so the text cannot change. Where the text is longer than what is read again, the states are
+those of its end alone: near to the true ones, and a draft is verified anyway.
+
+Letters: `S` tokens read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .costs import Costs
+from .drafting import Step
+from .registry import Rider
+from .target.model import TargetModel
+
+MOST = 512  # tokens that are read again
+SECONDS, PASSES = 0.3, 8  # that this may take: the longer of so long and so many plain passes
+TIMED = 32  # rows of the pass whose cost per row bounds that of wider ones
+FEW = 16  # a drafter that lacks less than one in so many of the states drafts as well without them
+
+
+def give_states(target: TargetModel, tokens: Sequence[int], drafter: Rider, costs: Costs) -> None:
+    """Tell `drafter` the states of the newest tokens if it needs and lacks them; `tokens` are all, which it has heard."""
+    count = min(len(tokens) - 1, affordable(costs))  # the root has not been read yet
+    if drafter.failed or drafter.device or count <= 0 or FEW * drafter.lacking(count) <= count:
+        return
+    first = len(tokens) - 1 - count
+    with target.standing(target.decoder.new_cache(count)):
+        states = target.forward(tokens[first:-1], last=True, states=drafter.needs.hidden).hidden  # [S, states, d]
+    drafter.restate(Step(first + 1, torch.tensor(tokens[first + 1 :]), torch.empty(0, dtype=torch.int64), states))
+
+
+def affordable(costs: Costs) -> int:
+    """Tokens that may be read again."""
+    count, each = MOST, costs.of(TIMED) / TIMED
+    while count > 1 and count * each > max(SECONDS, PASSES * costs.of(1)):
+        count //= 2
+    return count
