@@ -9,6 +9,7 @@ import toys
 from outrider.core.answer import Conversation
 from outrider.core.drafting import Drafter
 from outrider.core.errors import DrafterError, UsageError
+from outrider.core.policy import Policy
 from outrider.core.protocol import DrafterChoice, Progress, Report, Step
 from outrider.core.rounds import first_children
 from outrider.core.sample import Settings
@@ -77,6 +78,17 @@ def test_numbers_add_up() -> None:
     assert report.tokens_per_second == pytest.approx((len(report.token_ids) - 1) / report.timing.decode_s)
     assert report.prompt_tokens == len(PROMPT)
     assert report.finish == "length"
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_what_a_drafter_takes_is_learnt_where_it_rides_by_its_name(tree: bool) -> None:
+    policy, inner = Policy(), toys.Knows(len(PROMPT), plain().token_ids, right=2)
+    report = toys.answer(
+        Conversation(toys.target()), PROMPT, toys.guard(toys.Bushy(inner) if tree else inner), policy=policy
+    )
+    known = policy.costs.drafting("toy")
+    assert known.n == report.drafters["toy"] - 1  # the first draft takes up the prompt as well
+    assert 0 < known.of(4) < report.timing.draft_s
 
 
 def test_states_are_aligned() -> None:

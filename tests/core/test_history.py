@@ -56,6 +56,10 @@ def test_what_was_kept_is_recalled(model: Path) -> None:
     later = Policy()
     again.recall(later)
     assert later.costs.drafting("d").of(4) == pytest.approx(0.02)
+    faster = Policy()
+    faster.calibrate(1, 0.005)  # a plain pass took 0.01 s then: the machine was busy
+    again.recall(faster)
+    assert faster.costs.drafting("d").of(4) == pytest.approx(0.01)
     assert later._arms["d"].acceptance.trusted("prose") == 4
     assert later._arms["d"].acceptance.rates("code", 3)[2] > 0.7
 

@@ -16,6 +16,7 @@ from outrider.core.plain import Plain
 from outrider.core.policy import (
     AWAY,
     EVERY,
+    KNOWN,
     LADDER,
     LEARNING,
     LEAST,
@@ -492,3 +493,86 @@ def test_a_drafter_that_loses_is_looked_at_now_and_then() -> None:
     assert asked < 32
     policy.begin("code", 0)
     assert not policy._arms["d"].away
+
+
+# ---------------------------------------------------------------------------------------------------- drafting costs
+
+BUSY = [
+    13.0,
+    0.0,
+    *(sum(0.95**i * x for i in range(13)) for x in (1, 4, 18, 0.0211, 0.0878)),
+]  # 14.3 ms + 1.7 ms a token
+
+
+def test_a_record_of_a_busy_machine_heals_within_a_few_dozen_drafts() -> None:
+    """As one was found: 14.3 ms and 1.7 ms for each token, where 1.2 and 1.2 were true."""
+    costs = Costs()
+    costs.remember("eagle", BUSY)
+    assert costs.drafting("eagle").line() == pytest.approx((0.0143, 0.0017), rel=0.01)
+    for count in range(24):
+        tokens = 1 + count % 4
+        costs.drafting("eagle").saw(tokens, 0.0012 + 0.0012 * tokens)
+    assert costs.drafting("eagle").of(2) == pytest.approx(0.0036, rel=0.1)
+
+
+@pytest.mark.parametrize("n", [13, 300])
+def test_what_has_changed_is_believed_soon_however_much_was_known(n: int) -> None:
+    costs = Costs()
+    known = costs.drafting("eagle")
+    for count in range(n):
+        known.saw(1 + count % 4, 0.0143 + 0.0017 * (1 + count % 4))
+    later = Costs()
+    later.remember("eagle", costs.dump()["eagle"])
+    for count in range(36):
+        later.drafting("eagle").saw(1 + count % 4, 0.0012 + 0.0012 * (1 + count % 4))
+    assert later.drafting("eagle").of(3) == pytest.approx(0.0048, rel=0.1)
+
+
+def test_few_drafts_of_an_earlier_session_weigh_less_than_many() -> None:
+    def after(n: int) -> float:
+        costs, later = Costs(), Costs()
+        for _ in range(n):
+            costs.drafting("some").saw(2, 0.010)
+        later.remember("some", costs.dump()["some"])
+        for _ in range(5):
+            later.drafting("some").saw(2, 0.008)
+        return later.drafting("some").of(2)
+
+    assert after(13) < 0.0086 < 0.0090 < after(300)
+
+
+def test_earlier_costs_are_scaled_to_what_a_plain_pass_takes_today() -> None:
+    costs = Costs()
+    costs.remember("eagle", BUSY, scale=0.25)
+    assert costs.drafting("eagle").line() == pytest.approx((0.0143 / 4, 0.0017 / 4), rel=0.01)
+
+
+def test_one_stall_in_drafting_moves_little() -> None:
+    known = Costs().drafting("some")
+    for count in range(40):
+        known.saw(2, 0.004 if count != 30 else 0.1)
+    assert known.of(2) == pytest.approx(0.004, rel=0.5)
+
+
+def test_what_is_left_out_counts_less_in_each_session_until_it_is_tried_again() -> None:
+    costs = Costs()
+    for _ in range(13):
+        costs.drafting("some").saw(2, 0.01)
+    for _ in range(2):
+        later = Costs()
+        later.remember("some", costs.dump()["some"])
+        costs = later
+    assert costs.drafting("some").n < KNOWN
+    assert costs.drafting("some").of(2) == pytest.approx(0.01)
+
+
+def test_a_chain_that_ends_itself_does_not_become_a_tree() -> None:
+    """Twice what pays is asked of such a drafter, but not more than it makes a chain of."""
+    for line, tokens in ((None, 8), (12, 8), (6, 6), (4, 4)):
+        policy = machine(per_row=0.2)
+        for _ in range(120):
+            policy.begin("prose", 0)
+            policy.budget("eagle", 16)
+            policy.learn(Outcome("eagle", 4, 3, 0.0, 1.8, confidence=[0.9, 0.8, 0.7, 0.6]))
+        policy.begin("prose", 0)
+        assert policy.budget("eagle", 16, line=line) == tokens

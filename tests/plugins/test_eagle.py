@@ -436,7 +436,8 @@ def test_told_probabilities_are_on_the_words_of_the_draft(tmp_path: Path) -> Non
 
 def test_budgets_decide_between_chain_and_tree(tmp_path: Path) -> None:
     target = toys.target()
-    draft = eagles.load(eagles.folder(tmp_path, "eagle3"), target, tree="auto", depth=4, top_k=3)
+    draft = eagles.load(eagles.folder(tmp_path, "eagle3"), target, tree="tree", depth=4, top_k=3)
+    draft._style = replace(draft._style, tree="auto")  # as it is on a GPU
     ids, states = eagles.conversation(target, draft.needs.hidden, 9)
     draft.advance(Step(0, ids, NONE, states))
     for nodes in (1, 4, 5, 12, 30, 63):
@@ -451,6 +452,24 @@ def test_budgets_decide_between_chain_and_tree(tmp_path: Path) -> None:
                 depth.append(depth[parent + 1] + 1)
             assert max(depth) <= 4
     assert eagles.load(tmp_path, target, tree="tree", depth=5).shape.depth == 5
+
+
+def test_by_itself_it_makes_chains_on_a_cpu(tmp_path: Path) -> None:
+    """There a tree takes as long as several plain passes."""
+    target = toys.target()
+    draft = eagles.load(eagles.folder(tmp_path, "eagle3"), target, depth=4)
+    ids, states = eagles.conversation(target, draft.needs.hidden, 9)
+    draft.advance(Step(0, ids, NONE, states))
+    proposal = draft.propose(pairs.context(ids.tolist(), 12))
+    assert proposal is not None and proposal.parents is None and proposal.tokens.shape == (12,)
+    assert draft.line is None and draft.shape.depth == draft.shape.nodes == 32
+    target.device = torch.device("cuda")  # where they are captured
+    make = Eagle().load
+    match = Eagle().check(target.info, str(tmp_path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("outrider.drafters.eagle.network.load", lambda *some: draft._network)
+        patch.setattr("outrider.drafters.eagle.trail.Trail", lambda *some: draft._trail)
+        assert make(target, match, {"depth": 4}).line == 4
 
 
 def test_equally_likely_nodes_keep_their_parents() -> None:

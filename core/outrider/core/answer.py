@@ -151,6 +151,7 @@ class Answer:
         self.by_drafter: dict[str, int] = {}
         self._choice = order.drafter
         self._phases, self._telling = Phases(order.tail), Telling()
+        self._drafted: Rider | None = None  # who made the last draft
         self._kept: int | None = None  # tokens of the last round up to the end of the answer, if it ended there
         self._seq = 0
         self._reused = 0  # tokens of the prompt
@@ -230,7 +231,7 @@ class Answer:
             done = rounds.run(drafter, asked)
             self._count(done)
             spent = self._emit(done, began)
-            self._learn(done, spent, behind)
+            self._learn(done, spent, behind, drafter)
             self.timing.decode_s += time.perf_counter() - began - spent  # telling and learning are paid for as well
 
     def _budget(self, drafter: Rider | None, room: int) -> int:
@@ -243,7 +244,9 @@ class Answer:
         most, context = min(most, drafter.shape.nodes), len(self.talk.tokens)
         if not self.policy.begin(self._phases.now, context, pinned=pinned, park=self._choice.name == "auto"):
             return 0
-        return most if drafter.chooses else self.policy.budget(drafter.name, most, block=drafter.block)
+        return (
+            most if drafter.chooses else self.policy.budget(drafter.name, most, block=drafter.block, line=drafter.line)
+        )
 
     def _switch(self, drafter: Rider | None, control: Control) -> Rider | None:
         """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
@@ -268,6 +271,7 @@ class Answer:
             return
         began = time.perf_counter()
         give_states(self.talk.target, self.talk.tokens, drafter, self.policy.costs)
+        self._drafted = None
         spent = time.perf_counter() - began
         self.timing.draft_s += spent
         self.timing.decode_s += spent
@@ -280,10 +284,17 @@ class Answer:
         self.timing.draft_s += done.draft_s
         self.timing.verify_s += done.verify_s
 
-    def _learn(self, done: Round, spent: float, context: int) -> None:
+    def _learn(self, done: Round, spent: float, context: int, drafter: Rider | None) -> None:
         """The policy hears of a round of so many seconds behind `context` tokens."""
+        again = drafter is self._drafted
+        if done.proposed:
+            self._drafted = drafter
         if done.fresh or (self.passes == 1 and not self.policy.plain.n):  # the very first pass pays for warming up
             return
+        if (
+            done.proposed and drafter is not None and not drafter.chooses and again
+        ):  # the first draft pays for the prompt
+            self.policy.costs.drafting(done.drafter).saw(done.proposed, done.draft_s)
         guess = done.guess
         self.policy.learn(
             Outcome(

@@ -36,6 +36,7 @@ class Composite:
 
     device = block = False
     chooses = True
+    line = None
 
     def __init__(
         self, parts: Sequence[GuardedDrafter], policy: Policy, *, trees: bool = True, forked: bool = False
@@ -266,7 +267,7 @@ def _candidate(part: _Part, nodes: int, offers: dict[str, Draft]) -> Candidate |
     drafter = part.drafter
     most = min(nodes, drafter.shape.nodes)
     if not drafter.free:
-        return Candidate(drafter.name, most, block=drafter.block, behind=part.behind)
+        return Candidate(drafter.name, most, block=drafter.block, behind=part.behind, line=drafter.line)
     draft = offers.get(drafter.name)
     if draft is None:
         return None

@@ -18,7 +18,10 @@ STEP, CLAMP = 0.3, 0.25  # of a moving average, and the share of its value by wh
 CALM, MOVING = 0.1, 0.12  # step while samples go to both sides, and the mean difference from which they do not
 COLD = 0.5  # weight of a sample whose width was not that of the round before
 HEAVY = 16  # samples that weigh as much as any number of them
-STEADY = 0.95  # discount of what is known of drafting costs, for each sample
+STEADY, TURNED = 0.95, 0.8  # discount of what is known of drafting costs, for each sample; the second while it is wrong
+WRONG = 0.5  # mean share by which the newest samples differ from what is known where it is wrong
+FIRM = 50  # drafts of an earlier session from which its costs weigh half of what they did there
+FADE = 0.9  # of the drafts of an earlier session that still count in the next one
 GUESS = 0.25  # samples that a guess of drafting costs weighs
 DUMPED = 7  # numbers of a drafter's costs
 WILD = 4.0  # a drafting time so many times the expected one is cut to that
@@ -111,10 +114,13 @@ class Costs:
         """What is known of drafters, as plain numbers."""
         return {name: one.dump() for name, one in self._drafting.items() if one.n}
 
-    def remember(self, name: str, numbers: list[float]) -> None:
-        """What `dump` gave of a drafter in an earlier session; anything else is as good as nothing."""
+    def remember(self, name: str, numbers: list[float], scale: float = 1.0) -> None:
+        """What `dump` gave of a drafter in an earlier session; anything else is as good as nothing.
+
+        `scale`: how much longer a plain pass takes now than it did then.
+        """
         if len(numbers) == DUMPED and all(0 <= number < math.inf for number in numbers):
-            self._drafting[name] = Drafting.load(numbers)
+            self._drafting[name] = Drafting.load(numbers, scale)
 
     def drafting(self, name: str) -> Drafting:
         """What is known of a drafter's own time."""
@@ -135,13 +141,17 @@ class Drafting:
         self.n = 0
         self.behind = 0.0  # seconds for each token to catch up
         self._sums = [0.0] * 5  # of 1, K, K², seconds, K seconds
+        self._drift = 0.0  # mean share by which the newest samples differed
 
     def saw(self, tokens: int, seconds: float) -> None:
         """A draft of `tokens` took so long."""
-        if self.n >= 4:
-            seconds = min(seconds, WILD * self.of(tokens))
+        expected = self.of(tokens)
+        if self.n >= 4 and expected > 0:
+            seconds = min(seconds, WILD * expected)
+            self._drift += STEP * (min(1.0, seconds / expected - 1) - self._drift)
+        keep = STEADY if abs(self._drift) < WRONG else TURNED
         sample = (1.0, tokens, tokens * tokens, seconds, tokens * seconds)
-        self._sums = [STEADY * old + new for old, new in zip(self._sums, sample, strict=True)]
+        self._sums = [keep * old + new for old, new in zip(self._sums, sample, strict=True)]
         self.n += 1
 
     def expect(self, each: float) -> None:
@@ -174,10 +184,13 @@ class Drafting:
         return [float(self.n), self.behind, *self._sums]
 
     @staticmethod
-    def load(numbers: list[float]) -> Drafting:
-        """What `dump` gave."""
+    def load(numbers: list[float], scale: float = 1.0) -> Drafting:
+        """What `dump` gave, with seconds that count `scale` times; few drafts weigh little beside those to come."""
         made = Drafting()
-        made.n, made.behind, made._sums = int(numbers[0]), numbers[1], list(numbers[2:])
+        n, made.behind = numbers[0], scale * numbers[1]
+        made.n, weight = int(FADE * n), n / (n + FIRM)
+        one, k, kk, s, ks = (weight * number for number in numbers[2:])
+        made._sums = [one, k, kk, scale * s, scale * ks]
         return made
 
 

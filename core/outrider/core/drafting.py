@@ -220,7 +220,8 @@ class Drafter(Protocol):
 
     It may say `free = True`: what it proposes hangs on the tokens alone and costs microseconds, and `propose` changes nothing
     of its state. The engine may then ask it at any time, and judge it by text that was verified anyway. And `block = True`: all
-    tokens of a draft come from one pass, so that a longer draft costs it no more.
+    tokens of a draft come from one pass, so that a longer draft costs it no more. And `line = n`: its drafts are chains of up to
+    n tokens, and longer ones are trees.
     """
 
     needs: Needs

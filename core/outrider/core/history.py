@@ -7,6 +7,7 @@ and written anew.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import platform
 import sys
@@ -76,8 +77,12 @@ class History:
             if model == self._model:
                 policy.remember(name, record)
         known = file.costs.get(self._way)
-        for name, numbers in (known.drafting if known is not None else {}).items():
-            policy.costs.remember(name, numbers)
+        if known is None:
+            return
+        then, now = known.passes.get(1, 0.0), policy.costs.of(1)  # the machine may have been busy then, or be so now
+        scale = now / then if policy.costs.known and 0 < then < math.inf else 1.0
+        for name, numbers in known.drafting.items():
+            policy.costs.remember(name, numbers, scale)
 
     def keep(self, policy: Policy) -> None:
         """Write what a policy knows now. A folder that cannot be written to is told in the log."""

@@ -57,6 +57,7 @@ class Candidate:
     offer: Offer | None = None  # of a free one; None: it has to be asked first
     block: bool = False  # makes all tokens of a draft at once
     behind: int = 0  # tokens that it has not heard of
+    line: int | None = None  # tokens up to which its drafts are chains, where longer ones are trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +190,9 @@ class Policy:
             self.chosen = self._free(able)
         return self.chosen
 
-    def budget(self, name: str, most: int, *, block: bool = False) -> int:
+    def budget(self, name: str, most: int, *, block: bool = False, line: int | None = None) -> int:
         """Draft tokens of a drafter that rides alone; 0 = a plain pass."""
-        return self.choose((Candidate(name, most, block=block),)).tokens
+        return self.choose((Candidate(name, most, block=block, line=line),)).tokens
 
     def go_on(self, depth: int, confidence: float) -> bool:
         """Whether a token at `depth` (from 0), of which the chosen drafter is so sure, should be in its draft.
@@ -285,8 +286,9 @@ class Policy:
         """The length with the best rate; the shorter of equal ones."""
         arm = self._arm(one.name)
         best = max(self._lengths(one, arm), key=lambda choice: choice.gain)
-        if one.offer is None and arm.confident >= SURE:  # it ends its drafts by itself
-            most = self._frontier(one, arm)
+        line = one.most if one.line is None else one.line
+        if one.offer is None and arm.confident >= SURE and best.tokens <= line:  # it ends its drafts by itself
+            most = min(self._frontier(one, arm), line)
             best = replace(best, tokens=min(most, 2 * best.tokens + 2))
         return best
 

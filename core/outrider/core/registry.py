@@ -197,6 +197,7 @@ class Rider(Protocol):
     device: bool
     free: bool  # may be asked at any time, for next to nothing
     block: bool  # makes all tokens of a draft at once
+    line: int | None  # tokens up to which its drafts are chains, where longer ones are trees
     chooses: bool  # settles by itself how many tokens it drafts, of those it is allowed
     needs: Needs
     shape: Shape
@@ -279,6 +280,8 @@ class GuardedDrafter:
         self.device = bool(getattr(drafter, "device", False))
         self.free = bool(getattr(drafter, "free", False))  # may be asked at any time, for next to nothing
         self.block = bool(getattr(drafter, "block", False))  # makes all tokens of a draft at once
+        line = getattr(drafter, "line", None)  # tokens up to which its drafts are chains, where longer ones are trees
+        self.line = line if isinstance(line, int) else None
 
     @property
     def failed(self) -> bool:

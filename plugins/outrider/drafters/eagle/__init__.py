@@ -100,7 +100,8 @@ class Eagle:
         finally:
             source.close()
         states = states_read(container, target.info, options)
-        if parallel or (style.tree == "auto" and not target.trees):
+        quick = target.trees and target.device.type != "cpu"  # a CPU takes several plain passes for a tree
+        if parallel or (style.tree == "auto" and not quick):
             style = replace(style, tree="chain")
         room = Room(target.context + max(MOST, style.scratch), target.dtype, target.device)
         make = Parallel if parallel else Rider

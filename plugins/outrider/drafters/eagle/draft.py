@@ -59,6 +59,7 @@ class Rider:
     def __init__(self, network: Network, trail: Trail, states: tuple[int, ...], vocab: int, style: Style) -> None:
         self.needs = Needs(hidden=states)
         self.shape = style.shape
+        self.line = style.depth if style.tree == "auto" else None
         self._network, self._trail, self._vocab, self._style = network, trail, vocab, style
 
     def reset(self) -> None:
