@@ -12,6 +12,7 @@ import pytest
 from outrider.core.acceptance import ALL, PRIOR, TRUST, Acceptance
 from outrider.core.costs import Costs, Drafting
 from outrider.core.engine import Engine
+from outrider.core.failures import Failures
 from outrider.core.plain import Plain
 from outrider.core.policy import (
     AWAY,
@@ -461,7 +462,9 @@ def test_auto_does_without_it_and_its_name_brings_it_back() -> None:
         DrafterRow(name="d", usable=True, fit="exact", where="shipped"),
     ]
     policy, engine = machine(), Engine()
-    model: Any = SimpleNamespace(rows=rows, policy=policy, talk=SimpleNamespace(target=SimpleNamespace(info=None)))
+    model: Any = SimpleNamespace(
+        rows=rows, policy=policy, talk=SimpleNamespace(target=SimpleNamespace(info=None)), failures=Failures()
+    )
 
     def riders(name: str) -> tuple[str, ...]:
         return engine._riders(model, DrafterChoice(name=name), None, None)[0]

@@ -54,7 +54,6 @@ class Plain:
     """Whatever `options` ask for."""
 
     api = 1
-    options: Mapping[str, Any] = {}
 
     def matches(self, model: ModelInfo) -> Match:
         return Match(Fit.ANY, "fits")

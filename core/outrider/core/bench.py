@@ -19,7 +19,7 @@ import torch
 
 from . import figures
 from .batch import room
-from .engine import Engine, Say
+from .engine import Engine, Say, check_choice
 from .errors import Cancelled, ModelError, UsageError
 from .loading import Model
 from .prompting import PLAIN, Pass, Prompting, Run, passes_of, run_of
@@ -40,6 +40,8 @@ def run(engine: Engine, request: Bench, say: Say, cancelled: Callable[[], bool])
     """
     if not request.prompts:
         raise UsageError("There are no prompts to run.", "Give --prompts FILE.jsonl or other --categories.")
+    for choice in request.drafters:
+        check_choice(choice)
     load = _load()
     model = engine.load(request.model, request.id, say, cancelled)
     measuring = _Measuring(engine, model, request, say, cancelled)

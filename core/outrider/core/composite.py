@@ -36,7 +36,7 @@ class Composite:
 
     device = block = False
     chooses = True
-    line = None
+    line: int | None = None
 
     def __init__(
         self, parts: Sequence[GuardedDrafter], policy: Policy, *, trees: bool = True, forked: bool = False

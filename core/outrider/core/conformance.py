@@ -23,7 +23,7 @@ from .conformance_law import Law
 from .conformance_rig import ANSWER, Ask, Broken, Make, Nothing, Ride, Rig, Run, as_good, right, tokens_of
 from .drafting import Draft, Drafter
 from .errors import OutriderError
-from .registry import GuardedDrafter, flaw, last_line
+from .registry import GuardedDrafter, flaw, words_of
 from .sample import Settings
 from .target.model import TargetModel
 
@@ -96,7 +96,7 @@ def _one(name: str, run: Callable[[], str]) -> Check:
     except OutriderError as error:
         return Check(name, "failed", error.message)
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything anywhere, and that is what is looked for
-        return Check(name, "failed", f"It raised {last_line(error)}.")
+        return Check(name, "failed", f"It raised {words_of(error)}.")
 
 
 class _Kit:

@@ -276,6 +276,9 @@ class Method(Protocol):
     that name fit, from their config alone. Where the files leave open how they are to be read, it may have
     `readings(model, match) -> sequence of mappings`: options for `load`, one set for each reading, and first the one that
     `load` takes where it is told nothing. `outrider drafters test` tries all of them and names the one that gets most accepted.
+
+    One that has options says `options = {name: what it means}`: `outrider drafters show` lists them, and any other option is
+    refused before anything is loaded. Without `options` a method hears whatever the user set.
     """
 
     api: int

@@ -15,7 +15,7 @@ from .answer import Answer, Control, Order
 from .batch import Batch
 from .composite import Composite
 from .errors import DownloadError, DrafterError, ModelError, UsageError
-from .loading import Model, open_model
+from .loading import Model, give_back_memory, open_model
 from .noise import fresh_seed
 from .protocol import DrafterChoice, Event, Generate, Message, ModelChoice, Notice, Progress, Report, Step
 from .resuming import Begun, Resuming
@@ -65,8 +65,7 @@ class Engine:
             for drafter in self.model.talk.drafters.values():
                 drafter.close()
         self.model = None
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        give_back_memory()
 
     def forget(self) -> None:
         """Drop the conversation, so that the next answer prefills its whole prompt."""
@@ -146,7 +145,13 @@ class Engine:
     ) -> Callable[[DrafterChoice], registry.Rider | None]:
         """What makes a loaded drafter of a choice, for the answer to a request."""
 
+        asked: list[DrafterChoice] = []
+
         def choose(choice: DrafterChoice) -> registry.Rider | None:
+            if asked:  # a switch in the middle of the answer
+                self.ask_again(choice)
+            asked.append(choice)
+
             def bring(phase: str, done: float, total: float, note: str) -> None:
                 say(Progress(request.id, phase, done, total, "bytes", note))
 
@@ -247,32 +252,49 @@ class Engine:
         """The loaded drafter of `choice`, None for plain decoding. Weights that are not here are brought, told to `bring`.
 
         Raises DrafterError, ModelError if an explicit choice cannot ride, and what bringing weights raises. `auto` without
-        weights never fails: what cannot be loaded is told, and left out from then on.
+        weights never fails: what cannot be loaded is told, and left out. One that failed, in loading or while it drafted, is not
+        read again until the user asks for it: None, or what loading it raised.
         """
         names, weights = self._riders(model, choice, bring, cancelled)
         if not names:
             return None
+        registry.check_options(names[-1], choice.options)
         key = ("+".join((*names, *(f"{name}={value}" for name, value in choice.options.items()))), weights)
         known = model.talk.drafters.get(key)
         if known is not None and not known.failed:
             return known
         told = {"weights": weights, **choice.options}
+        wanted = [(name, told if name == names[-1] else {}) for name in names]
+        able = [one for one in wanted if not model.failures.has(*one)]
+        if not able:
+            model.failures.complain(*wanted[-1])
+            return None
         parts: list[registry.GuardedDrafter] = []
         try:
-            for name in names:
-                parts.append(self._part(model, name, told if name == names[-1] else {}, report))
-        except (DrafterError, ModelError) as error:
+            for name, options in able:
+                parts.append(self._part(model, name, options, report))
+        except BaseException as error:
+            for part in parts:
+                part.close()
+            if not isinstance(error, DrafterError | ModelError):
+                raise
+            model.failures.add(*able[len(parts)], error)
             if choice.name != "auto" or choice.weights is not None:
                 raise
             report(f"{error.message} Going on without it.")
-            for row in model.rows:
-                row.usable = row.usable and row.name != names[len(parts)]
             return self.drafter(model, choice, report, bring, cancelled)
+        for one, part in zip(able, parts, strict=True):
+            model.failures.watch(*one, part)
         alone = len(parts) == 1 and not parts[0].free
         drafter = parts[0] if alone else Composite(parts, model.policy, trees=model.talk.target.trees)
         model.talk.drafters[key] = drafter
         drafter.reset()
         return drafter
+
+    def ask_again(self, choice: DrafterChoice) -> None:
+        """The user asked for a drafter: what failed of it is tried again."""
+        if self.model is not None:
+            self.model.failures.forget(choice.name.replace("-", "_"))
 
     def _riders(
         self,
@@ -288,7 +310,9 @@ class Engine:
         weights = str(resolve(choice.weights, bring, cancelled)) if choice.weights else None
         if name not in ("auto", "composite"):
             return (name,), weights
-        names = finding.automatic(model.rows)
+        given = choice.options if weights is None else {}
+        rows = [row for row in model.rows if not any(model.failures.has(row.name, some) for some in ({}, given))]
+        names = finding.automatic(rows)
         free = {row.name for row in model.rows if row.free}
         if weights is not None:
             made = finding.accepting(info, weights)
@@ -339,7 +363,15 @@ def _check(request: Generate) -> None:
         raise UsageError("There is no answer at the end of this chat to go on with.", "Ask something.")
     if request.rule not in RULES:
         raise UsageError(f"--rule {request.rule} is not known.", f"Use {', '.join(RULES)}.")
-    _check_tokens(request.drafter.tokens)
+    check_choice(request.drafter)
+
+
+def check_choice(choice: DrafterChoice) -> None:
+    """Raises UsageError for a draft length or an option that a drafter cannot have, before anything is loaded."""
+    _check_tokens(choice.tokens)
+    name = choice.name.replace("-", "_")
+    if choice.options and name in {entry.name for entry in registry.entries()}:
+        registry.check_options(name, choice.options)
 
 
 def _check_tokens(tokens: int | None) -> None:

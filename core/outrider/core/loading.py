@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from .answer import Conversation
 from .calibration import Calibrator
 from .drafting import ModelInfo
 from .errors import Cancelled, ModelError
+from .failures import Failures
 from .history import History
 from .noise import Noise
 from .policy import Policy
@@ -46,6 +49,7 @@ class Model:
     policy: Policy
     history: History  # what the policy learns, kept between runs
     slow: bool = False  # the user was told that its passes are not captured
+    failures: Failures = field(default_factory=Failures)
     refused: list[DrafterChoice] = field(default_factory=list)  # choices that could not ride, and were told
 
 
@@ -99,6 +103,15 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     loaded.phases = clock.phases
     loaded.memory = _taken(planned, target)
     return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy, history)
+
+
+def give_back_memory() -> None:
+    """Return what nothing uses any more to the system: PyTorch's store of GPU memory, and the C library's of the rest."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc alone has it
+    if trim is not None:
+        trim(0)
 
 
 def _decoder(

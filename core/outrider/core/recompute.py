@@ -13,32 +13,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from .costs import Costs
 from .drafting import Step
 from .registry import Rider
 from .target.model import TargetModel
 
-MOST = 512  # tokens that are read again
-SECONDS, PASSES = 0.3, 8  # that this may take: the longer of so long and so many plain passes
+MOST, CHUNK = 1024, 512  # tokens that are read again, and those of one pass
+SECONDS, PASSES = 0.5, 12  # that this may take: the longer of so long and so many plain passes
 TIMED = 32  # rows of the pass whose cost per row bounds that of wider ones
 FEW = 16  # a drafter that lacks less than one in so many of the states drafts as well without them
+NEAR = (64, 256)  # newest tokens of which that must be true too
 
 
 def give_states(target: TargetModel, tokens: Sequence[int], drafter: Rider, costs: Costs) -> None:
     """Tell `drafter` the states of the newest tokens if it needs and lacks them; `tokens` are all, which it has heard."""
     count = min(len(tokens) - 1, affordable(costs))  # the root has not been read yet
-    if drafter.failed or drafter.device or count <= 0 or FEW * drafter.lacking(count) <= count:
+    reaches = [min(newest, count) for newest in (*NEAR, count)]
+    if drafter.failed or drafter.device or all(FEW * drafter.lacking(reach) <= reach for reach in reaches):
         return
-    first = len(tokens) - 1 - count
+    first, states = len(tokens) - 1 - count, list[Tensor]()
     with target.standing(target.decoder.new_cache(count)):
-        states = target.forward(tokens[first:-1], last=True, states=drafter.needs.hidden).hidden  # [S, states, d]
-    drafter.restate(Step(first + 1, torch.tensor(tokens[first + 1 :]), torch.empty(0, dtype=torch.int64), states))
+        for at in range(first, len(tokens) - 1, CHUNK):
+            chunk = tokens[at : min(at + CHUNK, len(tokens) - 1)]
+            made = target.forward(chunk, last=True, states=drafter.needs.hidden).hidden  # [S, states, d]
+            assert made is not None
+            states.append(made)
+            target.commit(at + len(chunk) - first)
+    told = torch.tensor(tokens[first + 1 :])
+    drafter.restate(Step(first + 1, told, torch.empty(0, dtype=torch.int64), torch.cat(states)))
 
 
 def affordable(costs: Costs) -> int:
     """Tokens that may be read again."""
-    count, each = MOST, costs.of(TIMED) / TIMED
-    while count > 1 and count * each > max(SECONDS, PASSES * costs.of(1)):
-        count //= 2
-    return count
+    each = costs.of(TIMED) / TIMED
+    return max(1, min(MOST, int(max(SECONDS, PASSES * costs.of(1)) / each)))

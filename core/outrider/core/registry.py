@@ -6,6 +6,8 @@ becomes a row in a table or a notice; the engine goes on without it.
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
@@ -26,14 +28,17 @@ from .drafting import (
     Step,
     Target,
 )
-from .errors import DrafterError, ModelError, OutriderError
+from .errors import DrafterError, ModelError, OutriderError, UsageError
 from .known_states import KnownStates
 from .protocol import DrafterRow
+from .watching import watching
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 GROUP = "outrider.drafters"
+WORDS = 300  # letters of an exception that are shown
+SLOW_MATCH, SLOW_LOAD, SLOW_CALL = 0.5, 5.0, 2.0  # seconds of a plugin's work from which it is named
 OURS = "outrider"  # methods of this distribution are trusted with `probs`
 FITS = ("exact", "family", "any", "no", "broken")  # of rows, best first
 
@@ -67,12 +72,24 @@ def entries() -> list[Entry]:
     return [found[name] for name in sorted(found)]
 
 
-def last_line(error: BaseException) -> str:
-    """What a person wants to read of an exception: its own words, or its type where it has none; no full stop behind ours."""
+def words_of(error: BaseException) -> str:
+    """What a person wants to read of an exception: its own words in one line, its type before them; no full stop behind ours."""
     if isinstance(error, OutriderError):
         return error.message.rstrip(".")
-    words = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {words[-1]}" if words else type(error).__name__
+    words = " ".join(str(error).split())
+    words = words if len(words) <= WORDS else f"{words[:WORDS].rstrip()} …"
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an exception that came out of plugin code is not the plugin's: the user's Ctrl-C, where there can be one.
+
+    The engine process ignores it, so there a KeyboardInterrupt is the plugin's own. Everything else is: SystemExit and the
+    panics of extensions in Rust are no Exception, and must not end the engine.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    return isinstance(error, GeneratorExit)
 
 
 def _guarded(what: str, call: Callable[[], T]) -> T:
@@ -81,9 +98,11 @@ def _guarded(what: str, call: Callable[[], T]) -> T:
         return call()
     except OutriderError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise DrafterError(
-            f"{what} failed: {last_line(error)}.", "See the engine log, or remove the plugin."
+            f"{what} failed: {words_of(error).rstrip('.')}.", "See the engine log, or remove the plugin."
         ) from error
 
 
@@ -91,7 +110,7 @@ def method(entry: Entry) -> Method:
     """Import a method. Raises DrafterError if it cannot be imported or speaks another contract version."""
     loaded: Any = _guarded(f"Importing the drafter {entry.name}", entry.point.load)
     made: Any = _guarded(f"Making the drafter {entry.name}", loaded) if isinstance(loaded, type) else loaded
-    api = getattr(made, "api", None)
+    api = _guarded(f"The drafter {entry.name}", lambda: getattr(made, "api", None))
     if api != API:
         raise DrafterError(
             f"The drafter {entry.name} speaks contract version {api}, this Outrider speaks {API}.",
@@ -116,24 +135,39 @@ def match(entry: Entry, info: ModelInfo, weights: str | None = None) -> Match:
 
 def takes_weights(entry: Entry) -> bool:
     """Whether a method judges weights that are given to it. Raises DrafterError if it cannot be imported."""
-    return getattr(method(entry), "check", None) is not None
+    return told(entry, "check") is not None
+
+
+def told(entry: Entry, name: str) -> Any:
+    """What a method may say of itself beyond the contract, None where it does not. Raises DrafterError."""
+    made = method(entry)
+    return _guarded(f"Asking the drafter {entry.name} for its {name}", lambda: getattr(made, name, None))
 
 
 def row(entry: Entry, info: ModelInfo, weights: str | None = None) -> DrafterRow:
     """How a method, or `weights` with it, fits `info`; a broken plugin is a row that says so, weights of no use fit not."""
     made = DrafterRow(name=entry.name, distribution=entry.distribution, version=entry.version, trusted=entry.trusted)
+    began = time.perf_counter()
     try:
         answer = match(entry, info, weights)
+        _guarded(f"The drafter {entry.name}", lambda: _describe(made, answer))
+        made.free = made.usable and bool(told(entry, "free"))
+        made.trains = told(entry, "recipe") is not None
+        made.options = options_of(entry) or {}
     except OutriderError as error:
         made.fit = "no" if weights is not None and isinstance(error, ModelError) else "broken"
-        made.reason = error.message
-        return made
-    made.fit = answer.fit.name.lower()  # type: ignore[assignment]  # the enum and the literal share their words
-    made.reason, made.nbytes, made.weights = answer.reason, answer.nbytes, answer.weights
-    made.usable, made.gain = answer.fit > Fit.NO and answer.ready, answer.gain
-    made.free = made.usable and bool(getattr(method(entry), "free", False))
-    made.trains = getattr(method(entry), "recipe", None) is not None
+        made.reason, made.usable = error.message, False
+    made.seconds = time.perf_counter() - began
+    if made.seconds > SLOW_MATCH and not entry.trusted:
+        made.reason = f"{made.reason.rstrip('.')}; it took {made.seconds:.1f} s to say so"
     return made
+
+
+def _describe(made: DrafterRow, answer: Match) -> None:
+    """Take a method's answer over into its row."""
+    made.fit = answer.fit.name.lower()  # type: ignore[assignment]  # the enum and the literal share their words
+    made.reason, made.nbytes, made.weights = str(answer.reason), int(answer.nbytes), answer.weights
+    made.usable, made.gain = bool(answer.fit > Fit.NO and answer.ready), float(answer.gain)
 
 
 def survey(info: ModelInfo, weights: str | None = None) -> list[DrafterRow]:
@@ -144,21 +178,52 @@ def survey(info: ModelInfo, weights: str | None = None) -> list[DrafterRow]:
 
 def load(name: str, target: Target, options: Mapping[str, object], report: Callable[[str], None]) -> GuardedDrafter:
     """Load a drafter by method name. Raises DrafterError if it is unknown, does not fit, or fails to load."""
-    return GuardedDrafter(name, build(name, target, options), trusted(name), report)
+    with watching(name, "loading", report, SLOW_LOAD, trusted(name)):
+        made = build(name, target, options)
+        return _guarded(f"Loading the drafter {name}", lambda: GuardedDrafter(name, made, trusted(name), report))
 
 
 def build(name: str, target: Target, options: Mapping[str, object]) -> Drafter:
-    """A drafter by method name, not guarded. Raises as `load`."""
+    """A drafter by method name, not guarded. Raises as `load`, and UsageError for an option that the method does not have.
+
+    A method from outside gets a target whose keys and values cannot be written by mistake.
+    """
     entry = named(name)
+    check_options(name, {option: value for option, value in options.items() if option != "weights"})
     answer = _fitting(entry, target.info, options.get("weights"))
+    if not entry.trusted:
+        from .read_only import read_only
+
+        target = read_only(target)
     return _guarded(f"Loading the drafter {name}", lambda: method(entry).load(target, answer, options))
+
+
+def options_of(entry: Entry) -> dict[str, str] | None:
+    """What a method may be told with its meaning; None for one that does not say. Raises DrafterError."""
+    known = told(entry, "options")
+    if known is None:
+        return None
+    return _guarded(f"The drafter {entry.name}", lambda: {str(name): str(meaning) for name, meaning in known.items()})
+
+
+def check_options(name: str, options: Mapping[str, object]) -> None:
+    """Raises UsageError for an option that a method does not have, DrafterError if there is no such method."""
+    known = options_of(named(name)) if options else None
+    strange = sorted(set(options) - set(known)) if known is not None else []
+    if strange and known:
+        raise UsageError(
+            f"The drafter {name} has no option {strange[0]}.",
+            f"It has: {', '.join(known)}. `outrider drafters show {name}` says what they mean.",
+        )
+    if strange:
+        raise UsageError(f"The drafter {name} has no options.", f"Leave --drafter-option {strange[0]} out.")
 
 
 def readings(name: str, info: ModelInfo, weights: str | None) -> list[Mapping[str, object]]:
     """The options under which a method would read its files, at least one set. Raises as `load`."""
     entry = named(name)
     answer = _fitting(entry, info, weights)
-    offer = getattr(method(entry), "readings", None)
+    offer = told(entry, "readings")
     found = _guarded(f"Asking the drafter {name} for readings", lambda: list(offer(info, answer))) if offer else []
     return found or [{}]
 
@@ -335,7 +400,7 @@ class GuardedDrafter:
             self._fail(f"proposed {problem}")
         if self.failed or draft.tokens.shape[0] == 0:
             return None
-        return draft if context.probs else replace(draft, probs=None)
+        return draft if context.probs else self._call("propose", lambda: replace(draft, probs=None))
 
     def propose_device(self, nodes: int) -> Tensor | None:
         """Device form: `nodes` tokens [nodes], None after a failure."""
@@ -363,16 +428,21 @@ class GuardedDrafter:
             return
         try:
             drafter.close()
-        except Exception as error:  # noqa: BLE001 - same isolation; closing is the last thing it is asked
-            self._report(f"The drafter {self.name} failed while closing: {last_line(error)}.")
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            self._report(f"The drafter {self.name} failed while closing: {words_of(error)}.")
 
     def _call(self, phase: str, call: Callable[[], T]) -> T | None:
         if self.failed:
             return None
         try:
-            return call()
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; this is the isolation that keeps the answer going
-            self._fail(f"failed in {phase}: {last_line(error)}")
+            with watching(self.name, phase, self._report, SLOW_CALL, self.trusted):
+                return call()
+        except BaseException as error:  # a plugin may raise anything; this is the isolation that keeps the answer going
+            if is_interrupt(error):
+                raise
+            self._fail(f"failed in {phase}: {words_of(error)}")
             return None
 
     def _fail(self, what: str) -> None:

@@ -17,6 +17,7 @@ from . import accept
 from .accept import Guess
 from .drafting import Context, Draft, Step
 from .flights import Flights, Landed
+from .read_only import Tokens
 from .registry import Rider
 from .sample import Sampler
 from .target.decoder import Pass
@@ -72,6 +73,7 @@ class Rounds:
         self.rule = rule
         self.go_on: Callable[[int, float], bool] | None = None  # as `Context.go_on`, of the rounds to come
         self.more: Callable[[int], bool] | None = None  # as `Context.more`
+        self._seen = Tokens(tokens)  # by drafters
         self._ahead = ahead  # whether a round may be launched before the last one is read
         self._flights = Flights.of(target.lane, sampler, rule)
 
@@ -111,7 +113,7 @@ class Rounds:
     def context(self, drafter: Rider, budget: int) -> Context:
         """What a drafter sees of this round."""
         return Context(
-            tokens=self.tokens,
+            tokens=self._seen,
             nodes=min(budget, drafter.shape.nodes),
             probs=self.rule == "rejection" and drafter.trusted,
             sample=self.sampler.chain,

@@ -149,6 +149,8 @@ class Service:
     def _acknowledge(self, until: int) -> None:
         """Switches that no answer took, up to that number: an answer asked for later carries its own choice."""
         while (switch := self._switches.take(until)) is not None:
+            if self._engine is not None:
+                self._engine.ask_again(switch.drafter)
             self.send(protocol.Result(request=switch.id, data=switch.drafter.name))
 
     def cancelled(self, number: int) -> Callable[[], bool]:

@@ -15,7 +15,7 @@ import msgspec
 
 from . import conformance, finding, registry
 from .drafting import Shape
-from .engine import Engine, Say
+from .engine import Engine, Say, check_choice
 from .errors import Cancelled, UsageError
 from .loading import Model
 from .prompting import PLAIN, Answered, Prompting, Run, parting, run_of, score
@@ -56,6 +56,7 @@ def run(engine: Engine, request: DrafterTest, say: Say, cancelled: Callable[[], 
     """The whole test, or the conformance checks. Raises UsageError, DrafterError if it cannot ride, Cancelled."""
     if not request.prompts:
         raise UsageError("There are no prompts to test with.", "Give --prompts 1 or more.")
+    check_choice(request.drafter)
     model = engine.load(request.model, request.id, say, cancelled)
     found = _found(model, request, say, cancelled)
     head = {

@@ -240,6 +240,8 @@ class DrafterRow(msgspec.Struct, omit_defaults=True, kw_only=True):
     free: bool = False  # costs next to nothing and is asked in every round
     choice: str = ""  # what `auto` makes of it here by what was measured, in words
     trains: bool = False  # one can be trained here
+    options: dict[str, str] = {}  # what --drafter-option may set, with its meaning
+    seconds: float = 0.0  # that its method took to say whether it fits
 
 
 class Loaded(msgspec.Struct, omit_defaults=True, kw_only=True):

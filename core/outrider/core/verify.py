@@ -15,7 +15,7 @@ import msgspec
 from torch import Tensor
 
 from .answer import CHUNK, Answer, Order
-from .engine import Engine, Say
+from .engine import Engine, Say, check_choice
 from .errors import Cancelled, OutriderError, UsageError
 from .noise import Noise
 from .prompting import PLAIN, Answered, Prompting, Quiet, parting
@@ -90,6 +90,8 @@ def run(engine: Engine, request: Verify, say: Say, cancelled: Callable[[], bool]
             "Typical acceptance is lossy: it keeps tokens that the model alone would not have written.",
             "Verify --rule match or --rule rejection.",
         )
+    for choice in request.drafters:
+        check_choice(choice)
     model = engine.load(request.model, request.id, say, cancelled)
     loaded = model.loaded
     pinned = [_pinned(choice, engine.drafter(model, choice, lambda text: None)) for choice in request.drafters]

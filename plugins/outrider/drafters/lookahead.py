@@ -35,6 +35,7 @@ class Lookahead:
     """The method; it fits every model."""
 
     api = 1
+    options: Mapping[str, str] = {}
 
     def matches(self, model: ModelInfo) -> Match:
         """Always fits."""

@@ -24,6 +24,7 @@ class PromptLookup:
 
     api = 1
     free = True
+    options: Mapping[str, str] = {}
 
     def matches(self, model: ModelInfo) -> Match:
         """Always fits."""

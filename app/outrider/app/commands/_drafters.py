@@ -79,6 +79,8 @@ def shown(row: DrafterRow, model: str) -> str:
     if row.choice:
         facts.append(("measured here", row.choice))
     parts = [render.pairs(facts)]
+    if row.options:
+        parts.append("Options, each as --drafter-option NAME=VALUE:\n" + render.pairs(list(row.options.items())))
     if any(one.repo for one in row.known):
         parts.append(published([row]))
     if use := _use(row, model):

@@ -76,10 +76,16 @@ LETTERS = 3  # of a token, at least, in a prompt that was not read yet
 def run(engine: Engine, request: Train, say: Say, cancelled: Callable[[], bool]) -> dict[str, Any]:
     """The whole run, or the rest of it. Raises UsageError, ModelError, Cancelled."""
     course = Course(engine, request, say, cancelled)
-    with room.writing(course.folder):
-        course.folder.mkdir(parents=True, exist_ok=True)
-        with lock(course.folder / ".lock", _busy(course.folder)):
-            return msgspec.to_builtins(course.run())
+    fresh = not course.folder.exists()
+    try:
+        with room.writing(course.folder):
+            course.folder.mkdir(parents=True, exist_ok=True)
+            with lock(course.folder / ".lock", _busy(course.folder)):
+                return msgspec.to_builtins(course.run())
+    except BaseException:
+        if fresh and not (course.folder / plans.FILE).exists():  # it came to nothing that --resume could go on with
+            shutil.rmtree(course.folder, ignore_errors=True)
+        raise
 
 
 def export(engine: Engine, request: TrainExport, say: Say, cancelled: Callable[[], bool]) -> dict[str, Any]:

@@ -23,14 +23,18 @@ SLACK = 64  # positions beyond the target's context that a block may reach
 
 
 class DFlash:
-    """The method; it needs `--drafter-weights`.
-
-    Options: `tree` (true, false; left out: where a tree is as quick to make as a chain), `confidence`, and where files are read
-    in another way than they were trained `window` (slot, anchor: where windows of sliding layers end), `causal` (sliding, all,
-    none: layers whose slots do not look ahead), `sample_from_anchor` (true, false).
+    """The method; it needs `--drafter-weights`. The last three options are for files that are read in another way than they were
+    trained.
     """
 
     api = 1
+    options: Mapping[str, str] = {
+        "tree": "true or false; if not given, a tree where it is as quick to make as a chain",
+        "confidence": "a chance from 0 to 1: a chain ends before the first token that is less sure to stay",
+        "window": "slot or anchor: where the windows of sliding layers end",
+        "causal": "sliding, all or none: layers whose slots do not look ahead",
+        "sample_from_anchor": "true or false: whether the slot of the last token drafts too",
+    }
 
     @property
     def recipe(self) -> Recipe:

@@ -35,6 +35,7 @@ class DraftModel:
     """The method; it needs `--drafter-weights`."""
 
     api = 1
+    options: Mapping[str, str] = {}
 
     @property
     def recipe(self) -> Recipe:

@@ -23,15 +23,19 @@ SLACK = 64  # positions beyond the target's context that a draft may reach
 
 
 class Eagle:
-    """The method; it needs `--drafter-weights`.
-
-    Options: `tree` (auto, chain, tree), `depth` (levels of a tree, one more than EAGLE-2's own number), `top_k`; and where files
-    are read in another way than they were meant: `states` (output or boundary, for how the file counts layers, or the numbers
-    of the target's states), `feedback` (auto, prenorm, postnorm: whether the output is normed before it is fed back), `residual`
-    (auto, normed, plain: what the residual takes). A P-EAGLE makes chains only and feeds nothing back.
+    """The method; it needs `--drafter-weights`. The last three options are for files that are read in another way than they were
+    meant. A P-EAGLE makes chains only and feeds nothing back.
     """
 
     api = 1
+    options: Mapping[str, str] = {
+        "tree": "auto (a chain, and on a GPU a tree where more than `depth` tokens are asked for), chain or tree",
+        "depth": "levels of a tree, 8 if not given; one more than EAGLE-2's own number",
+        "top_k": "children of a node, and nodes that each level follows, 10 if not given",
+        "states": "output or boundary, for how the file counts layers, or the numbers of the target's states",
+        "feedback": "auto, prenorm or postnorm: whether the output is normed before it is fed back",
+        "residual": "auto, normed or plain: what the residual takes",
+    }
 
     @property
     def recipe(self) -> Recipe:

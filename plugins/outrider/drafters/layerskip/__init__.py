@@ -36,6 +36,7 @@ class LayerSkip:
     """The method; it needs no weights."""
 
     api = 1
+    options: Mapping[str, str] = {}
 
     @property
     def recipe(self) -> Recipe:

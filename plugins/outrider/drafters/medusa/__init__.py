@@ -27,6 +27,7 @@ class Medusa:
     """The method; heads of both kinds come with `--drafter-weights`, Medusa's also with the target."""
 
     api = 1
+    options: Mapping[str, str] = {}
 
     @property
     def recipe(self) -> Recipe:

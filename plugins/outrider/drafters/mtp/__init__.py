@@ -27,13 +27,14 @@ GAIN = 1.8
 
 
 class Mtp:
-    """The method.
-
-    Options, where files are read in another way than they were meant: `state` (normed, raw) and `feedback` (postnorm, prenorm)
-    of sequential layers, what of the target and of themselves they take; `position` (last, newest) of an assistant.
-    """
+    """The method. Its options are for files that are read in another way than they were meant."""
 
     api = 1
+    options: Mapping[str, str] = {
+        "state": "normed or raw: the target's state as sequential layers take it",
+        "feedback": "postnorm or prenorm: their own output as they take it",
+        "position": "last or newest: where an assistant stands",
+    }
 
     @property
     def recipe(self) -> Recipe:

@@ -28,6 +28,7 @@ class Suffix:
 
     api = 1
     free = True
+    options: Mapping[str, str] = {"corpus": "a text file to look in too, as --drafter-weights names one"}
 
     def matches(self, model: ModelInfo) -> Match:
         """Always fits."""
