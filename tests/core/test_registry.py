@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from outrider.core.answer import Conversation
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Shape, Stateless
 from outrider.core.errors import DrafterError
 from outrider.core.noise import Noise
+from outrider.core.read_only import Tokens, read_only
 from outrider.core.rounds import Rounds, guess_of
 from outrider.core.sample import Sampler, Settings
 
@@ -281,3 +285,168 @@ def test_probs_change_the_law_only_if_trusted() -> None:
 
     assert distance(counts[False]) < 0.06
     assert distance(counts[True]) > 0.15
+
+
+# ---------------------------------------------------------------------------------------------------- hosted code
+
+
+class Panic(BaseException):
+    """As extensions in Rust raise it."""
+
+
+RAISED = [SystemExit(3), KeyboardInterrupt(), Panic("index out of bounds"), MemoryError()]
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the engine process, which leaves Ctrl-C to its client."""
+    monkeypatch.setattr(registry.signal, "getsignal", lambda number: registry.signal.SIG_IGN)
+
+
+def raises(error: BaseException) -> Callable[..., Any]:
+    def call(*some: object) -> Any:
+        raise error
+
+    return call
+
+
+@pytest.mark.usefixtures("plugins", "deaf")
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("verb", ["__init__", "matches", "load", "recipe", "free"])
+def test_whatever_a_method_raises_stays_inside(
+    verb: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = property(raises(error)) if verb in ("recipe", "free") else raises(error)
+    monkeypatch.setattr(Good, verb, value, raising=False)
+    rows = {row.name: row for row in registry.survey(INFO)}
+    if verb == "load":
+        with pytest.raises(DrafterError, match=f"good failed: {type(error).__name__}"):
+            registry.load("good", toys.target(), {}, print)
+    else:
+        assert rows["good"].fit == "broken" and not rows["good"].usable
+        assert type(error).__name__ in rows["good"].reason
+
+
+@pytest.mark.usefixtures("deaf")
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("verb", ["reset", "advance", "propose", "rewind", "fork", "close"])
+def test_whatever_a_drafter_raises_stays_inside(verb: str, error: BaseException) -> None:
+    drafter, notes = toys.Anything(), list[str]()
+    setattr(drafter, verb, raises(error))
+    guarded = registry.GuardedDrafter("wild", drafter, True, notes.append)
+    guarded.reset()
+    report = toys.answer(Conversation(toys.target()), PROMPT, guarded, limit=6)
+    assert report.token_ids == toys.answer(Conversation(toys.target()), PROMPT, limit=6).token_ids
+    guarded.rewind(2)
+    guarded.fork(notes.append)
+    guarded.close()
+    assert len(notes) == 1 and f"wild failed {'while closing' if verb == 'close' else 'in ' + verb}" in notes[0]
+    assert type(error).__name__ in notes[0]
+
+
+@pytest.mark.parametrize("verb", ["propose", "close"])
+def test_where_ctrl_c_can_come_it_is_the_users(verb: str) -> None:
+    drafter = toys.Anything()
+    setattr(drafter, verb, raises(KeyboardInterrupt()))
+    guarded = toys.guard(drafter)
+    with pytest.raises(KeyboardInterrupt):
+        toys.answer(Conversation(toys.target()), PROMPT, guarded, limit=6)
+        guarded.close()
+
+
+def test_of_a_long_error_its_beginning_is_told() -> None:
+    assert registry.words_of(ValueError("first line\n  second line")) == "ValueError: first line second line"
+    long = registry.words_of(ValueError("why it failed\n" + "at some place\n" * 90))
+    assert long.startswith("ValueError: why it failed at some") and len(long) < 330 and long.endswith("…")
+
+
+class Writes(Stateless):
+    """Tries to change what it may only read."""
+
+    def __init__(self, target: Any, write: Callable[[Any, Context], object]) -> None:
+        self.target, self.write, self.shape = target, write, Shape(4, 4)
+
+    def propose(self, context: Context) -> Draft | None:
+        with torch.inference_mode():
+            self.write(self.target, context)
+        return Draft(torch.tensor([1]))
+
+
+WRITES: dict[str, Callable[[Any, Context], object]] = {
+    "append": lambda target, context: context.tokens.append(5),
+    "assign": lambda target, context: context.tokens.__setitem__(0, 5),
+    "clear": lambda target, context: context.tokens.clear(),
+    "fill": lambda target, context: target.kv(0)[1].fill_(3.0),
+    "view": lambda target, context: target.kv(1)[0][:, 2:4].transpose(0, 1).zero_(),
+    "index": lambda target, context: target.kv(0)[0].__setitem__(0, 1.0),
+    "add": lambda target, context: target.kv(0)[0].__iadd__(1.0),
+    "out": lambda target, context: torch.add(target.kv(0)[0], 1, out=target.kv(0)[0]),
+    "halves": lambda target, context: target.kv(0)[0].chunk(2)[0].mul_(2),
+    "each": lambda target, context: torch._foreach_mul_([target.kv(0)[0]], 0.0),
+    "data": lambda target, context: target.kv(0)[0].data.zero_(),
+    "inplace": lambda target, context: torch.nn.functional.relu(target.kv(0)[0], inplace=True),
+    "numpy": lambda target, context: target.kv(0)[0].numpy().fill(0),
+}
+
+
+@pytest.mark.parametrize("way", list(WRITES))
+def test_what_a_drafter_from_outside_may_only_read_it_cannot_write(way: str) -> None:
+    want, talk, notes = toys.answer(Conversation(toys.target()), PROMPT), Conversation(toys.target()), list[str]()
+    drafter = Writes(read_only(talk.target), WRITES[way])
+    got = toys.answer(talk, PROMPT, toys.guard(drafter, trusted=False, notes=notes))
+    assert got.token_ids == want.token_ids
+    assert len(notes) == 1 and "failed in propose" in notes[0]
+
+
+def test_what_is_read_can_be_used() -> None:
+    target = toys.target()
+    target.forward(PROMPT)
+    target.commit(len(PROMPT))
+    keys, values, length = target.kv(0)
+    seen = read_only(target)
+    k, v, count = seen.kv(0)
+    assert count == length and torch.equal(k, keys) and torch.equal(v, values)
+    scores = torch.softmax(k[:, :count] @ k[:, :count].transpose(1, 2), -1) @ v[:, :count]
+    assert type(scores) is torch.Tensor
+    scores.mul_(2)
+    mine = k.clone()
+    mine[0] = 7
+    torch.zeros_like(keys).copy_(k)
+    assert seen.vocab == target.vocab and seen.context == target.context  # type: ignore[attr-defined]
+    for rows in (seen.embed, seen.embed_raw, seen.rows):
+        before = rows(torch.tensor([1, 2])).clone()
+        with torch.inference_mode():
+            rows(torch.tensor([1, 2])).zero_()
+        assert torch.equal(rows(torch.tensor([1, 2])), before)
+
+
+def test_tokens_are_a_sequence() -> None:
+    ids = [3, 1, 2]
+    tokens = Tokens(ids)
+    ids.append(4)
+    assert (len(tokens), tokens[-1], tokens[1:3], list(tokens)) == (4, 4, [1, 2], [3, 1, 2, 4])
+    assert 2 in tokens and list(reversed(tokens)) == [4, 2, 1, 3] and torch.tensor(tokens).tolist() == ids
+    tokens[:].append(9)
+    assert len(tokens) == 4
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_slow_plugin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "SLOW_MATCH", 0.0)
+    rows = {row.name: row for row in registry.survey(INFO)}
+    assert "it took 0.0 s to say so" in rows["good"].reason and rows["good"].seconds > 0
+    monkeypatch.setattr(registry, "SLOW_CALL", 0.01)
+    monkeypatch.setattr("outrider.core.watching.LOOK", 0.001)
+    notes, told = list[str](), threading.Event()
+
+    def note(text: str) -> None:
+        notes.append(text)
+        told.set()
+
+    drafter = toys.Anything()
+    drafter.propose = lambda context: None if told.wait(5) else Draft(torch.tensor([1]))  # type: ignore[method-assign]
+    guarded = registry.GuardedDrafter("sluggish", drafter, False, note)
+    guarded.reset()
+    toys.answer(Conversation(toys.target()), PROMPT, guarded, limit=4)
+    assert len(notes) == 1 and "sluggish is slow: propose takes long" in notes[0]
+    assert not guarded.failed

@@ -18,7 +18,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -42,6 +42,7 @@ class Plugin:
     builtin: bool
     source: str  # what it was installed from, if Outrider did it
     missing: bool = False  # installed once, not here any more
+    shadowed_by: str = ""  # the package whose drafter of the same name is used instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def normal(name: str) -> str:
 def installed() -> list[Plugin]:
     """Every drafter that the packages of this environment offer, and recorded ones that are gone; imports none."""
     recorded = {normal(record.name): record for record in read_record()}
-    found = []
+    found: list[Plugin] = []
     for entry in metadata.entry_points(group=GROUP):
         name = entry.dist.name if entry.dist else ""
         record = recorded.get(normal(name))
@@ -111,6 +112,7 @@ def installed() -> list[Plugin]:
                 source=record.source if record else "",
             )
         )
+    found = [replace(plugin, shadowed_by=_shadow(plugin, found)) for plugin in found]
     here = {normal(plugin.distribution) for plugin in found}
     gone = [
         Plugin("", record.name, record.version, "", builtin=False, source=record.source, missing=True)
@@ -118,6 +120,13 @@ def installed() -> list[Plugin]:
         if name not in here
     ]
     return sorted(found, key=lambda plugin: (not plugin.builtin, plugin.distribution, plugin.drafter)) + gone
+
+
+def _shadow(plugin: Plugin, all_: Sequence[Plugin]) -> str:
+    """Whose drafter the engine takes for the name of this one, if not this one: Outrider's own, else the first."""
+    same = [one for one in all_ if normal(one.drafter) == normal(plugin.drafter)]
+    used = next((one for one in same if one.builtin), same[0])
+    return "" if used is plugin else used.distribution
 
 
 def module_missing(plugin: Plugin) -> bool:

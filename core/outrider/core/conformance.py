@@ -4,7 +4,7 @@
 
     assert not failures(check(target, lambda target: MyDrafter(target), [prompt_ids]))
 
-Every check answers `ok`; `refused`, where this drafter or this text gave it nothing to judge; or `failed`.
+Every check answers `ok`; `skipped`, where this drafter or this text gave it nothing to judge; or `failed`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from .conformance_law import Law
-from .conformance_rig import ANSWER, Ask, Broken, Make, Nothing, Ride, Rig, Run, as_good, right, tokens_of
+from .conformance_rig import ANSWER, Ask, Broken, Make, Nothing, Ride, Rig, Run, as_good, name_of, right, tokens_of
 from .drafting import Draft, Drafter
 from .errors import OutriderError
-from .registry import GuardedDrafter, flaw, words_of
+from .registry import GuardedDrafter, flaw, is_interrupt, words_of
 from .sample import Settings
 from .target.model import TargetModel
 
@@ -49,7 +49,7 @@ class Check(msgspec.Struct, frozen=True):
     """One check and what it found, in a sentence."""
 
     name: str
-    verdict: Literal["ok", "refused", "failed"]
+    verdict: Literal["ok", "skipped", "failed"]
     text: str
 
 
@@ -62,7 +62,8 @@ def check(
     tell: Tell | None = None,
     names: Sequence[str] = NAMES,
 ) -> list[Check]:
-    """Run every check, or those named. `make` gives a fresh drafter for a target; `prompts` are token ids.
+    """Run every check, or those named. `make` gives a fresh drafter for a target, which is called `make.drafter` in what is
+    found, if there is such a name; `prompts` are token ids.
 
     `target` lends its weights alone. `tell` hears the name and number of each check and how many there are. Raises what
     `make` raises at the first call.
@@ -90,12 +91,14 @@ def _one(name: str, run: Callable[[], str]) -> Check:
     try:
         return Check(name, "ok", run())
     except Nothing as reason:
-        return Check(name, "refused", str(reason))
+        return Check(name, "skipped", str(reason))
     except Broken as reason:
         return Check(name, "failed", str(reason))
     except OutriderError as error:
         return Check(name, "failed", error.message)
-    except Exception as error:  # noqa: BLE001 - a plugin may raise anything anywhere, and that is what is looked for
+    except BaseException as error:  # a plugin may raise anything anywhere, and that is what is looked for
+        if is_interrupt(error):
+            raise
         return Check(name, "failed", f"It raised {words_of(error)}.")
 
 
@@ -108,6 +111,7 @@ class _Kit:
         self._lender, self._make = target, make
         self.rig = Rig(target, 3 * ANSWER + 2 * max(len(ids) for ids in prompts))
         self._inner: Drafter = make(self.rig.target)
+        self._name = name_of(make, self._inner)
         self._ride: Ride | None = None
         self._answers: dict[tuple[int, ...], Run] = {}
         self.most = 0  # draft tokens that were accepted on one prompt
@@ -117,7 +121,7 @@ class _Kit:
         """The drafter, reset; a new one where the last one failed."""
         if self._ride is not None and self._ride.rider.failed:
             self._inner = self._make(self.rig.target)
-        self._ride = Ride(self._inner, trusted=self.trusted, twice=twice, device=device)
+        self._ride = Ride(self._inner, self._name, trusted=self.trusted, twice=twice, device=device)
         return self._ride
 
     def close(self) -> None:
@@ -231,7 +235,7 @@ class _Kit:
         """It comes to the end of the context without trouble."""
         rig = Rig(self._lender, len(self.first) + ROOM)
         ask = Ask(self.first, limit=None)
-        ride = Ride(self._make(rig.target), trusted=self.trusted)
+        ride = Ride(self._make(rig.target), self._name, trusted=self.trusted)
         try:
             got = rig.run(ask, ride)
             rig.same(ask, got)
@@ -279,7 +283,7 @@ class _Kit:
 
     def _cycle(self) -> GuardedDrafter:
         """Load, ride, close; what the engine is left with."""
-        ride = Ride(self._make(self.rig.target), trusted=self.trusted)
+        ride = Ride(self._make(self.rig.target), self._name, trusted=self.trusted)
         try:
             self.rig.run(replace(Ask(self.first), limit=8), ride)
         finally:
@@ -313,7 +317,7 @@ class _Kit:
     def _branch(self, ride: Ride) -> Ride:
         """A fork under guard; unlike a fresh drafter it keeps what it knows."""
         made = ride.watch.fork()
-        return Ride(made, trusted=self.trusted, keep=True)
+        return Ride(made, self._name, trusted=self.trusted, keep=True)
 
     def _prune(self, ride: Ride, other: Ride) -> None:
         """Close a fork, unless it is the drafter itself: one without state is its own copy."""

@@ -141,11 +141,11 @@ class Ride:
     """A drafter under guard, watched. It begins anew, unless it is to `keep` what it knows."""
 
     def __init__(
-        self, inner: Drafter, *, trusted: bool, twice: bool = False, device: bool = False, keep: bool = False
+        self, inner: Drafter, name: str, *, trusted: bool, twice: bool = False, device: bool = False, keep: bool = False
     ) -> None:
         self._notes: list[str] = []
         self.watch = Watch(inner, twice=twice, device=device)
-        self.rider = GuardedDrafter("drafter", self.watch, trusted, self._notes.append)
+        self.rider = GuardedDrafter(name, self.watch, trusted, self._notes.append)
         if not keep:
             self.rider.reset()
 
@@ -166,6 +166,12 @@ class Ride:
         """Close the drafter, if a failure has not done so."""
         if not self.rider.failed:
             self.rider.close()
+
+
+def name_of(make: Make, drafter: Drafter) -> str:
+    """What its author knows a drafter by: the name that `make` has for it, or that of its class."""
+    name = getattr(make, "drafter", None)
+    return name if isinstance(name, str) else type(drafter).__name__
 
 
 class Rig:

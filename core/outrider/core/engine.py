@@ -57,6 +57,9 @@ class Engine:
             torch.set_num_threads(choice.threads)
         self.model = open_model(choice, path, tell, cancelled)
         self.model.loaded.load_s = time.perf_counter() - began
+        for row in self.model.rows:
+            if row.seconds > registry.SLOW_MATCH and not row.trusted:
+                say(Notice(f"The drafter {row.name} took {row.seconds:.1f} s to say whether it fits.", number, "info"))
         return self.model
 
     def unload(self) -> None:

@@ -13,13 +13,15 @@ from torch import Tensor
 
 from .drafting import Target
 
-IN_PLACE = frozenset(
-    f"__{name}__"
-    for name in (
-        *("setitem", "set", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow"),
-        *("iand", "ior", "ixor", "ilshift", "irshift"),
-    )
-)
+IN_PLACE = {
+    "__setitem__",
+    "__set__",
+    "__iand__",
+    "__ior__",
+    "__ixor__",
+    "__ilshift__",
+    "__irshift__",
+}  # and names with _
 
 
 class Tokens(Sequence[int]):
@@ -55,13 +57,11 @@ class ReadOnly(Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         if any(isinstance(one, ReadOnly) for one in _written(func, args, kwargs)):
-            raise TypeError("the target's keys and values are read-only; clone() gives a copy to write to")
+            raise RuntimeError("the target's keys and values are read-only; clone() gives a copy to write to")
         with torch._C.DisableTorchFunctionSubclass():
             made = func(*args, **kwargs)
-        mine = {
-            one.untyped_storage().data_ptr() for one in _flat([*args, *kwargs.values()]) if isinstance(one, ReadOnly)
-        }
-        return _kept(made, mine)
+            read = [one for one in _flat([*args, *kwargs.values()]) if isinstance(one, ReadOnly)]
+            return _kept(made, {one.untyped_storage().data_ptr() for one in read})
 
 
 def _written(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -96,7 +96,7 @@ class ReadOnlyTarget:
         self._target = target
 
     def kv(self, layer: int) -> tuple[Tensor, Tensor, int]:
-        """As `Target`; writing to it raises TypeError."""
+        """As `Target`; writing to it raises RuntimeError."""
         keys, values, length = self._target.kv(layer)
         return keys.as_subclass(ReadOnly), values.as_subclass(ReadOnly), length
 

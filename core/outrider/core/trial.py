@@ -123,12 +123,21 @@ def _checks(
             raise Cancelled
         say(Progress(request.id, "checks", done, total, "", name))
 
-    def make(target: Any) -> Any:
-        return registry.build(found.name, target, {**request.drafter.options, "weights": found.weights})
-
+    make = _Make(found.name, {**request.drafter.options, "weights": found.weights})
     trusted = registry.trusted(found.name)
     checks = conformance.check(model.talk.target, make, prompts, trusted=trusted, tell=tell)
     return [msgspec.to_builtins(check) for check in checks]
+
+
+class _Make(msgspec.Struct, frozen=True):
+    """Builds the drafter that the kit judges."""
+
+    drafter: str
+    options: dict[str, Any]
+
+    def __call__(self, target: Any) -> Any:
+        """A fresh one, as an answer would get it."""
+        return registry.build(self.drafter, target, self.options)
 
 
 def _prompting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 
 import pytest
@@ -125,6 +126,17 @@ def test_drafters_list(outrider, home):
     rows = json.loads(outrider("drafters", "list", "--json").out)
     assert [row["usable"] for row in rows] == [True, False, False]
     assert all(list(row) == list(protocol.DrafterRow.__struct_fields__) for row in rows)
+
+
+def test_options_of_a_drafter_are_shown_with_their_meaning():
+    row = protocol.DrafterRow(
+        name="some", fit="any", usable=True, options={"depth": "levels of a tree", "corpus": "a file"}
+    )
+    told = _drafters.shown(row, "starter")
+    assert "--drafter-option NAME=VALUE" in told
+    assert re.search(r"depth\s+levels of a tree\n.*corpus\s+a file", told)
+    row.options = {}
+    assert "--drafter-option" not in _drafters.shown(row, "starter")
 
 
 def test_drafters_that_were_published_are_told_with_how_to_use_them(outrider):

@@ -128,6 +128,27 @@ def test_what_was_installed_and_is_gone_is_said(outrider):
     assert plugins.read_record() == []
 
 
+def test_a_drafter_that_another_one_stands_before_is_told(outrider, tmp_path, monkeypatch):
+    """Outrider's own is used, whatever a package calls its drafter, and of two packages the first."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for package, names in (("aa-one", ("suffix", "twin")), ("bb-two", ("twin", "alone"))):
+        info = tmp_path / f"{package.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        lines = "".join(f"{name} = nowhere:Thing\n" for name in names)
+        (info / "entry_points.txt").write_text(f"[outrider.drafters]\n{lines}")
+    found = {(one.distribution, one.drafter): one.shadowed_by for one in plugins.installed() if not one.builtin}
+    first, second = sorted({name for name, drafter in found if drafter == "twin"}, key=lambda name: found[name, "twin"])
+    assert found["aa-one", "suffix"] == "outrider" and found["bb-two", "alone"] == ""
+    assert found[first, "twin"] == "" and found[second, "twin"] == first
+    told = outrider("plugins", "list").out
+    assert "not used, outrider has that name" in told and f"not used, {first} has that name" in told
+    monkeypatch.setattr(plugins, "install", lambda packages: [one for one in plugins.installed() if not one.builtin])
+    done = outrider("plugins", "install", "aa-one")
+    assert "Warning: suffix is not used: outrider has a drafter of that name" in done.err
+    assert "alone is not used" not in done.err
+
+
 @pytest.mark.parametrize("name", ["outrider", "torch", "prompt_lookup", "Prompt-Lookup"])
 def test_outrider_itself_stays(outrider, name):
     done = outrider("plugins", "remove", name)

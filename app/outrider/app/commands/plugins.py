@@ -53,6 +53,11 @@ def install_plugins(package: tuple[str, ...]) -> None:
     brought = packages.install(package)
     for plugin in brought:
         click.echo(f"{plugin.distribution} {plugin.version} is installed, with drafter {plugin.drafter}.")
+        if plugin.shadowed_by:
+            render.say(
+                f"Warning: {plugin.drafter} is not used: {plugin.shadowed_by} has a drafter of that name, which is.",
+                f"Its author has to rename it; `outrider plugins remove {plugin.distribution}` removes it.",
+            )
     if brought:
         render.say("`outrider drafters list` shows how it fits your model.")
     else:
@@ -71,4 +76,6 @@ def _origin(plugin: packages.Plugin) -> str:
         return "built in"
     if plugin.missing:
         return "missing"
+    if plugin.shadowed_by:
+        return f"not used, {plugin.shadowed_by} has that name"
     return plugin.source or "installed"
