@@ -23,7 +23,7 @@ from .engine import Engine, Say, check_choice
 from .errors import Cancelled, ModelError, UsageError
 from .loading import Model
 from .prompting import PLAIN, Pass, Prompting, Run, passes_of, run_of
-from .protocol import Bench, DrafterChoice, Message, Progress
+from .protocol import Bench, DrafterChoice, Message, Notice, Progress
 from .target.batched import state_bytes
 
 WARM_UPS, WARM_UP_TOKENS = 3, 16  # answers of each drafter that do not count
@@ -76,7 +76,7 @@ class _Measuring:
         """Load all drafters, let allocator, kernels and caches settle, time passes alone."""
         request = self._request
         for choice in self._choices:  # an unknown one is told now, not after an hour
-            self._engine.drafter(self._model, choice, lambda text: None)
+            self._engine.drafter(self._model, choice, lambda text: self._say(Notice(text, request.id)))
         total = WARM_UPS * len(self._choices)
         for number, choice in enumerate(self._choices * WARM_UPS):
             self._say(Progress(request.id, "warm-up", number, total, "answers", choice.name))

@@ -19,7 +19,7 @@ from .engine import Engine, Say, check_choice
 from .errors import Cancelled, OutriderError, UsageError
 from .noise import Noise
 from .prompting import PLAIN, Answered, Prompting, Quiet, parting
-from .protocol import BenchPrompt, DrafterChoice, Generate, Message, Progress, Sampling, Verify
+from .protocol import BenchPrompt, DrafterChoice, Generate, Message, Notice, Progress, Sampling, Verify
 from .registry import Rider
 from .rounds import Round
 from .sample import Sampler
@@ -94,7 +94,11 @@ def run(engine: Engine, request: Verify, say: Say, cancelled: Callable[[], bool]
         check_choice(choice)
     model = engine.load(request.model, request.id, say, cancelled)
     loaded = model.loaded
-    pinned = [_pinned(choice, engine.drafter(model, choice, lambda text: None)) for choice in request.drafters]
+
+    def report(text: str) -> None:
+        say(Notice(text, request.id))
+
+    pinned = [_pinned(choice, engine.drafter(model, choice, report)) for choice in request.drafters]
     del model  # its memory may be needed for another
     job = _Job(engine, msgspec.structs.replace(request, drafters=pinned), say, cancelled)
     finished = job.compare()

@@ -82,8 +82,9 @@ def run(engine: Engine, request: Train, say: Say, cancelled: Callable[[], bool])
             course.folder.mkdir(parents=True, exist_ok=True)
             with lock(course.folder / ".lock", _busy(course.folder)):
                 return msgspec.to_builtins(course.run())
-    except BaseException:
-        if fresh and not (course.folder / plans.FILE).exists():  # it came to nothing that --resume could go on with
+    except BaseException as error:
+        begun = DATA if isinstance(error, UsageError) else plans.FILE  # with other options the plan is another one too
+        if fresh and not (course.folder / begun).exists():  # there is nothing that --resume could go on with
             shutil.rmtree(course.folder, ignore_errors=True)
         raise
 
