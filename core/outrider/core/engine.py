@@ -295,9 +295,10 @@ class Engine:
         return drafter
 
     def ask_again(self, choice: DrafterChoice) -> None:
-        """The user asked for a drafter: what failed of it is tried again."""
+        """The user asked for a drafter: what failed of it is tried again, and told again."""
         if self.model is not None:
             self.model.failures.forget(choice.name.replace("-", "_"))
+            self.model.refused = [other for other in self.model.refused if other != choice]
 
     def _riders(
         self,

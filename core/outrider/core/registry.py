@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from . import announced
 from .drafting import (
     API,
     Context,
@@ -180,6 +181,9 @@ def load(name: str, target: Target, options: Mapping[str, object], report: Calla
     """Load a drafter by method name. Raises DrafterError if it is unknown, does not fit, or fails to load."""
     with watching(name, "loading", report, SLOW_LOAD, trusted(name)):
         made = build(name, target, options)
+        problem = _guarded(f"Loading the drafter {name}", lambda: announced.flaw(made, target.info.layers))
+        if problem:
+            raise DrafterError(f"The drafter {name} announces {problem}.", f"Update {named(name).distribution}.")
         return _guarded(f"Loading the drafter {name}", lambda: GuardedDrafter(name, made, trusted(name), report))
 
 
