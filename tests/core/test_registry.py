@@ -382,7 +382,7 @@ WRITES: dict[str, Callable[[Any, Any], object]] = {
     "add": lambda target, context: target.kv(0)[0].__iadd__(1.0),
     "out": lambda target, context: torch.add(target.kv(0)[0], 1, out=target.kv(0)[0]),
     "halves": lambda target, context: target.kv(0)[0].chunk(2)[0].mul_(2),
-    "each": lambda target, context: getattr(torch, "_foreach_mul_")([target.kv(0)[0]], 0.0),
+    "each": lambda target, context: torch._foreach_mul_([target.kv(0)[0]], 0.0),  # pyright: ignore[reportPrivateImportUsage]
     "data": lambda target, context: target.kv(0)[0].data.zero_(),
     "inplace": lambda target, context: torch.nn.functional.relu(target.kv(0)[0], inplace=True),
     "numpy": lambda target, context: target.kv(0)[0].numpy().fill(0),
