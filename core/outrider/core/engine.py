@@ -58,7 +58,7 @@ class Engine:
         self.model = open_model(choice, path, tell, cancelled)
         self.model.loaded.load_s = time.perf_counter() - began
         for row in self.model.rows:
-            if row.seconds > registry.SLOW_MATCH and not row.trusted:
+            if row.seconds:
                 say(Notice(f"The drafter {row.name} took {row.seconds:.1f} s to say whether it fits.", number, "info"))
         return self.model
 

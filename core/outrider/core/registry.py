@@ -158,8 +158,9 @@ def row(entry: Entry, info: ModelInfo, weights: str | None = None) -> DrafterRow
     except OutriderError as error:
         made.fit = "no" if weights is not None and isinstance(error, ModelError) else "broken"
         made.reason, made.usable = error.message, False
-    made.seconds = time.perf_counter() - began
-    if made.seconds > SLOW_MATCH and not entry.trusted:
+    spent = time.perf_counter() - began
+    if spent > SLOW_MATCH and not entry.trusted:
+        made.seconds = spent
         made.reason = f"{made.reason.rstrip('.')}; it took {made.seconds:.1f} s to say so"
     return made
 
