@@ -358,3 +358,16 @@ def test_every_check_has_a_breaker() -> None:
 def test_who_breaks_the_contract_is_caught(target: TargetModel, name: str, make: type[Oracle], words: str) -> None:
     found = verdicts(target, make, name)[name]
     assert (found.verdict, words in found.text) == ("failed", True), found.text
+
+
+def test_what_breaks_is_called_by_its_name(target: TargetModel) -> None:
+    told = verdicts(target, OnlyGreedy, "sampled")["sampled"].text
+    assert told.startswith("The drafter OnlyGreedy failed in propose: ValueError")
+
+    class Named:
+        drafter = "theirs"
+
+        def __call__(self, target: TargetModel) -> Drafter:
+            return OnlyGreedy(target)
+
+    assert verdicts(target, Named(), "sampled")["sampled"].text.startswith("The drafter theirs failed in propose")

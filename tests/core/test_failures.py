@@ -112,7 +112,7 @@ def model(*names: str) -> Any:
         for number, name in enumerate(names)
     ]
     return SimpleNamespace(
-        rows=rows, policy=Policy(), talk=Conversation(toys.target()), failures=Failures(), choice=None
+        rows=rows, policy=Policy(), talk=Conversation(toys.target()), failures=Failures(), refused=[], choice=None
     )
 
 

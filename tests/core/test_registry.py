@@ -13,7 +13,7 @@ import toys
 
 from outrider.core import registry
 from outrider.core.answer import Conversation
-from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Shape, Stateless
+from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Stateless
 from outrider.core.errors import DrafterError
 from outrider.core.noise import Noise
 from outrider.core.read_only import Tokens, read_only
@@ -450,3 +450,31 @@ def test_a_slow_plugin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     toys.answer(Conversation(toys.target()), PROMPT, guarded, limit=4)
     assert len(notes) == 1 and "sluggish is slow: propose takes long" in notes[0]
     assert not guarded.failed
+
+
+@pytest.mark.usefixtures("plugins")
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("needs", "n", "no Needs"),
+        ("needs", Needs(hidden=(3,)), "the state 3; the model's states go from 0 to 2"),
+        ("needs", Needs(hidden=(0, -1)), "the state -1"),
+        ("needs", Needs(hidden=("a",)), "the state 'a'"),  # type: ignore[arg-type]
+        ("needs", Needs(kv=(2,)), "keys and values of layer 2; the model's layers go from 0 to 1"),
+        ("needs", Needs(early=5), "the first 5 of 2 layers"),
+        ("shape", Shape(0, 1), "drafts of 0 nodes"),
+        ("shape", Shape("x", 1), "drafts of 'x' nodes"),  # type: ignore[arg-type]
+        ("shape", property(raises(SystemExit())), "SystemExit"),
+    ],
+)
+@pytest.mark.usefixtures("deaf")
+def test_what_a_drafter_cannot_mean_is_refused_at_its_load(
+    name: str, value: object, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = type("Odd", (toys.Anything,), {name: value, "__init__": lambda self: None})
+    fair = {"needs": Needs(), "shape": Shape(4, 4)}
+    for other in fair.keys() - {name}:
+        setattr(made, other, fair[other])
+    monkeypatch.setattr(Good, "load", lambda *some: made())
+    with pytest.raises(DrafterError, match=words):
+        registry.load("good", toys.target(), {}, print)

@@ -15,7 +15,7 @@ from .answer import Answer, Control, Order, check_size
 from .batch import Batch
 from .composite import Composite
 from .errors import BrokenFileError, DownloadError, DrafterError, ModelError, UsageError
-from .loading import Model, give_back_memory, open_model
+from .loading import Model, open_model
 from .noise import fresh_seed
 from .protocol import DrafterChoice, Event, Generate, Message, ModelChoice, Notice, Progress, Report, Step
 from .resuming import Begun, Resuming
@@ -24,6 +24,7 @@ from .text import thinking
 from .text.detokenise import Detokeniser
 from .text.template import ChatTemplate
 from .text.thinking import Splitter
+from .trouble import release
 from .values import MOST_DRAFTED, most_threads
 from .weights.jobs import event
 from .weights.library import advice, resolve
@@ -67,7 +68,7 @@ class Engine:
             say(Notice(text, number))
         self.model.loaded.load_s = time.perf_counter() - began
         for row in self.model.rows:
-            if row.seconds > registry.SLOW_MATCH and not row.trusted:
+            if row.seconds:
                 say(Notice(f"The drafter {row.name} took {row.seconds:.1f} s to say whether it fits.", number, "info"))
         return self.model
 
@@ -77,7 +78,7 @@ class Engine:
             for drafter in self.model.talk.drafters.values():
                 drafter.close()
         self.model = None
-        give_back_memory()
+        release()
 
     def forget(self) -> None:
         """Drop the conversation, so that the next answer prefills its whole prompt."""
@@ -318,9 +319,10 @@ class Engine:
         return drafter
 
     def ask_again(self, choice: DrafterChoice) -> None:
-        """The user asked for a drafter: what failed of it is tried again."""
+        """The user asked for a drafter: what failed of it is tried again, and told again."""
         if self.model is not None:
             self.model.failures.forget(choice.name.replace("-", "_"))
+            self.model.refused = [other for other in self.model.refused if other != choice]
 
     def _riders(
         self,

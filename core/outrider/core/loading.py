@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -106,15 +104,6 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     loaded.memory = _taken(planned, target)
     remarks = [*tokenizer.remarks, *refused]
     return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy, history, remarks)
-
-
-def give_back_memory() -> None:
-    """Return what nothing uses any more to the system: PyTorch's store of GPU memory, and the C library's of the rest."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc alone has it
-    if trim is not None:
-        trim(0)
 
 
 def _decoder(

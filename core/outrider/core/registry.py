@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from . import announced
 from .drafting import (
     API,
     Context,
@@ -159,8 +160,9 @@ def row(entry: Entry, info: ModelInfo, weights: str | None = None) -> DrafterRow
     except OutriderError as error:
         made.fit = "no" if weights is not None and isinstance(error, ModelError) else "broken"
         made.reason, made.usable = error.message, False
-    made.seconds = time.perf_counter() - began
-    if made.seconds > SLOW_MATCH and not entry.trusted:
+    spent = time.perf_counter() - began
+    if spent > SLOW_MATCH and not entry.trusted:
+        made.seconds = spent
         made.reason = f"{made.reason.rstrip('.')}; it took {made.seconds:.1f} s to say so"
     return made
 
@@ -182,6 +184,9 @@ def load(name: str, target: Target, options: Mapping[str, object], report: Calla
     """Load a drafter by method name. Raises DrafterError if it is unknown, does not fit, or fails to load."""
     with watching(name, "loading", report, SLOW_LOAD, trusted(name)):
         made = build(name, target, options)
+        problem = _guarded(f"Loading the drafter {name}", lambda: announced.flaw(made, target.info.layers))
+        if problem:
+            raise DrafterError(f"The drafter {name} announces {problem}.", f"Update {named(name).distribution}.")
         return _guarded(f"Loading the drafter {name}", lambda: GuardedDrafter(name, made, trusted(name), report))
 
 

@@ -5,6 +5,7 @@ They are told by their kind and text, so that neither this file nor who asks nee
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import re
@@ -66,11 +67,14 @@ def memory_words(error: BaseException) -> str:
 
 
 def release() -> None:
-    """Give back what a failure has left behind, so that the next request finds it free."""
+    """Return what nothing uses any more to the system: PyTorch's store of GPU memory, and the C library's of the rest."""
     gc.collect()
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc alone has it
+    if trim is not None:
+        trim(0)
 
 
 def _memory(error: BaseException) -> str:

@@ -293,7 +293,7 @@ class DrafterRow(msgspec.Struct, omit_defaults=True, kw_only=True):
     choice: str = ""  # what `auto` makes of it here by what was measured, in words
     trains: bool = False  # one can be trained here
     options: dict[str, str] = {}  # what --drafter-option may set, with its meaning
-    seconds: float = 0.0  # that its method took to say whether it fits
+    seconds: float = 0.0  # that its method took to say whether it fits, if that was long
 
 
 class Loaded(msgspec.Struct, omit_defaults=True, kw_only=True):

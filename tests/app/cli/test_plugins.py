@@ -77,6 +77,7 @@ def test_a_local_wheel_comes_shows_and_goes(place, tmp_path, home):
         "builtin": False,
         "source": str(wheel),
         "missing": False,
+        "shadowed_by": "",
     }
 
     done = place.outrider("plugins", "remove", "parrot")

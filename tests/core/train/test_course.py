@@ -514,3 +514,43 @@ def test_the_manner_of_answers_is_kept(engine: Engine, toy: Path, tmp_path: Path
     assert plan is not None
     assert plan.manner == Manner(temperature=0.7, greedy=1.0, most=12, longest=256, seed=9)
     assert data(tmp_path / "run") != {}
+
+
+@pytest.mark.parametrize(
+    ("error", "files", "kept"),
+    [
+        (
+            UsageError("Set layers lower."),
+            ("prompts.json", "plan.json"),
+            False,
+        ),  # an option that the model does not bear
+        (ModelError("It does not fit."), ("prompts.json",), False),
+        (Cancelled(), ("prompts.json", "plan.json"), True),
+        (ModelError("The disk is full."), ("prompts.json", "plan.json", "answers.jsonl"), True),
+        (UsageError("Set layers lower."), ("prompts.json", "plan.json", "answers.jsonl"), True),
+    ],
+)
+@pytest.mark.parametrize("there", [False, True])
+def test_a_run_that_came_to_nothing_leaves_no_folder(
+    error: OutriderError,
+    files: tuple[str, ...],
+    kept: bool,
+    there: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But for one that was there before, or that --resume can go on with."""
+    folder = tmp_path / "run"
+    if there:
+        folder.mkdir()
+
+    def fail(self: course.Course) -> None:
+        for name in files:
+            (folder / name).write_text("{}")
+        raise error
+
+    monkeypatch.setattr(course.Course, "run", fail)
+    order = TrainOrder(method="medusa", folder=str(folder))
+    with pytest.raises(type(error)):
+        course.run(Engine(), Train(1, order, prompts=prompts(2)), lambda event: None, lambda: False)
+    assert folder.exists() == (kept or there)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 import torch
 
 from outrider.core import registry
-from outrider.core.errors import UsageError
+from outrider.core.errors import DrafterError, UsageError
 from outrider.core.protocol import TrainOrder, TrainPrompt
 
 from .answers import TURNS, Kept
@@ -25,10 +26,12 @@ HEAVY = 4  # how much more a token of an answer counts among words than one of a
 
 def recipe_of(method: str) -> Recipe:
     """How the drafters of a method are trained. Raises UsageError naming those that can be."""
-    entry = registry.named(method)
-    recipe = getattr(registry.method(entry), "recipe", None)
+    recipe = registry.told(registry.named(method), "recipe")
     if recipe is None:
-        names = [one.name for one in registry.entries() if hasattr(registry.method(one), "recipe")]
+        names = list[str]()
+        for one in registry.entries():
+            with suppress(DrafterError):  # a broken one has nothing to train
+                names += [one.name] if registry.told(one, "recipe") is not None else []
         raise UsageError(f"The method {method} has nothing to train.", f"These have: {', '.join(names)}.")
     return recipe
 
