@@ -149,8 +149,7 @@ def test_few_numbers_of_rows_reach_torch(form: Any) -> None:
     weight: Any = random(64, 128).to(BF16)
     if form in (Int4, Int8, Expanding):
         weight = quantise(weight.float(), 4 if form is Int4 else 8)
-    make: Any = form
-    layer = make(weight, None, CPU) if form is Expanding else make(weight, None)
+    layer = form(weight, None, *((CPU,) if form is Expanding else ()))
     x = random(400, 128).to(BF16)
     whole = layer(x)
     with Rows() as rows, torch.inference_mode():

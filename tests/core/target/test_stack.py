@@ -268,6 +268,7 @@ def test_threads_change_nothing(threads: int) -> None:
         torch.set_num_threads(threads)
         for _ in range(5):
             same(decoder, 260, [1, 2, 16])
+            same(decoder, 0, [65, 200])
     finally:
         torch.set_num_threads(before)
 

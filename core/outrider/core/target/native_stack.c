@@ -367,7 +367,7 @@ static struct sizes sizes_of(const struct task *t) {
         s.wide = MAX(s.wide, lines(each * MAX(outputs_of(b->mix), outputs_of(b->gate_up))));
     }
     s.apart = lines(each * t->width);
-    s.stages = ((STAGES + t->rows / FEW * TURN) * t->count + 1) * (long)sizeof(struct stage);
+    s.stages = ((STAGES + (t->rows + FEW - 1) / FEW * TURN) * t->count + 1) * (long)sizeof(struct stage);
     return s;
 }
 

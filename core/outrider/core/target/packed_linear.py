@@ -1,7 +1,7 @@
-"""Linear layers on a CPU, in C: few rows times 4- and 8-bit codes that are expanded a little at a time, or times plain bf16.
+"""Linear layers on a CPU, in C: rows times 4- and 8-bit codes that are expanded a little at a time, or times plain bf16.
 
 Codes are multiplied as whole numbers (or entries of a table), each group's scale and offset are applied to sums in fp32. A
-row's result is the same whatever shares its pass of up to `FEW` rows. Wider passes expand slices for torch's own product.
+row's result is the same whatever shares its pass, however wide that is.
 
 Letters: `S` rows, `o` outputs, `i` inputs, `g` codes in a group.
 """
@@ -190,8 +190,7 @@ class Packed(Linear):
 class Plain(Packed):
     """Plain bf16 weights for matrix units, read as fast as memory gives them.
 
-    Few rows take three quarters of the time that they take in oneDNN's own layout, and have the same bits in any pass; one of
-    512 rows takes a fifth longer, because the weights have to be laid out anew for it.
+    Few rows take three quarters of the time that they take in oneDNN's own layout, and have the same bits in any pass.
     """
 
     __slots__ = ()

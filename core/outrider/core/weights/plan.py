@@ -36,7 +36,8 @@ LEAST = 2048  # tokens; a context below that is not offered
 ITEM = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}  # bytes
 BITS = {"int8": 8.0, "int4": 5.0}  # of a weight in a matrix, with its share of scales
 # Working memory: on the CPU 89 and 111 MB beyond the parts above were measured after a prefill of 6000 tokens, 200 MB at the
-# peak of loading. On CUDA it is an estimate: workspaces and what the allocator cannot use.
+# peak of loading; it stays the same however many lengths of prompts follow. On CUDA it is an estimate: workspaces and what the
+# allocator cannot use.
 WORKING = {"cpu": 256 << 20, "cuda": 512 << 20}  # bytes
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _TABLES = ("embed_tokens.weight", "embeddings.weight", "embed_tokens_per_layer.weight")
