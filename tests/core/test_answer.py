@@ -10,7 +10,7 @@ import torch
 import toys
 
 from outrider.app.chat import context
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Drafter
 from outrider.core.drafting import Step as Fact
 from outrider.core.errors import DrafterError, UsageError

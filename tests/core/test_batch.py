@@ -12,7 +12,8 @@ import torch
 import toys
 
 from outrider.core import batch
-from outrider.core.answer import Conversation, Order
+from outrider.core.answer import Order
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Drafter, Needs, Stateless
 from outrider.core.engine import Engine
 from outrider.core.errors import ModelError, UsageError

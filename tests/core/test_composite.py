@@ -15,8 +15,8 @@ from luck import Luck
 from torch import Tensor
 
 from outrider.core import accept
-from outrider.core.answer import Conversation
 from outrider.core.composite import Composite
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Needs, Shape, Stateless, Step
 from outrider.core.noise import Noise
 from outrider.core.policy import Candidate, Choice, Policy

@@ -14,7 +14,7 @@ from replay import Replay
 from torch import Tensor
 
 from outrider.core import answer
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Drafter
 from outrider.core.rounds import Round
 from outrider.core.sample import Sampler

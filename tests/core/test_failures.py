@@ -15,7 +15,7 @@ import pytest
 import toys
 
 from outrider.core import registry
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Stateless, Target
 from outrider.core.engine import Engine
 from outrider.core.errors import DrafterError, UsageError

@@ -12,7 +12,7 @@ import torch
 import toys
 from replay import Replay
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Drafter
 from outrider.core.protocol import DrafterChoice, Report, Step
 from outrider.core.sample import Settings

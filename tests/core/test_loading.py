@@ -11,8 +11,8 @@ import toys
 from replay import Replay
 
 from outrider.core import calibration
-from outrider.core.answer import Conversation
 from outrider.core.calibration import Calibrator
+from outrider.core.conversation import Conversation
 from outrider.core.errors import Cancelled
 from outrider.core.history import CostRecord
 from outrider.core.loading import open_model

@@ -12,8 +12,8 @@ import toys
 from torch import Tensor
 
 from outrider.core import recompute
-from outrider.core.answer import Conversation
 from outrider.core.composite import Composite
+from outrider.core.conversation import Conversation
 from outrider.core.costs import Costs
 from outrider.core.drafting import ModelInfo, Needs, Step
 from outrider.core.policy import Policy

@@ -12,7 +12,7 @@ import torch
 import toys
 
 from outrider.core import registry
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Stateless
 from outrider.core.errors import DrafterError
 from outrider.core.noise import Noise

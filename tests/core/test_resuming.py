@@ -9,7 +9,7 @@ import pytest
 import toys
 from talkers import MARKERS, OPENED, QWEN, convolving, reciting, rows, with_template
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.engine import Engine
 from outrider.core.errors import UsageError
 from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling, Step

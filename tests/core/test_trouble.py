@@ -11,7 +11,7 @@ import torch
 import toys
 
 from outrider.core import protocol
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.protocol import DrafterChoice, Failed, Generate, ModelChoice
 from outrider.core.service import Service
 from outrider.core.trouble import explain, memory_words, out_of_memory

@@ -10,9 +10,9 @@ import torch
 import toys
 from replay import Replay
 
-from outrider.core.answer import Conversation
 from outrider.core.conformance_law import few
 from outrider.core.conformance_rig import Rig
+from outrider.core.conversation import Conversation
 from outrider.core.sample import Settings
 from outrider.core.target.model import TargetModel
 from outrider.drafters.draft_model import Rider

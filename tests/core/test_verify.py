@@ -13,7 +13,7 @@ import toys
 from safetensors.torch import load_file, save_file
 
 from outrider.core import registry, rounds, verify
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Drafter, Fit, Match, ModelInfo, Shape, Stateless
 from outrider.core.engine import Engine
 from outrider.core.errors import DrafterError, ModelError, UsageError

@@ -16,7 +16,7 @@ from rig import DEVICE, DTYPE, GPU, Figures, capture, fits, seconds, sustained
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Drafter, Fit, Match, Needs, Shape, Stateless, Step
 from outrider.core.protocol import Report
 from outrider.core.target.model import TargetModel

@@ -16,7 +16,7 @@ import torch
 import toys
 from rig import DEVICE, GPU, Figures, capture, fits, seconds
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.target.linear import Form
 from outrider.core.target.load import load_decoder
 from outrider.core.target.model import SLACK, TargetModel

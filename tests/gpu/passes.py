@@ -16,7 +16,7 @@ import torch
 import toys
 from rig import DEVICE, DTYPE, GPU, Figures, alone, capture, fits, held, launching, seconds, sustained
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.device import Knobs, choose, kind_of
 from outrider.core.noise import Noise
 from outrider.core.sample import Settings

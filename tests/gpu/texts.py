@@ -10,7 +10,7 @@ import torch
 import toys
 from rig import DEVICE, GPU, Figures, capture
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.device import Knobs, choose, kind_of
 from outrider.core.drafting import Drafter, Step
 from outrider.core.noise import Noise

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outrider.core import registry
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Shape, Stateless
 from outrider.core.engine import Engine
 from outrider.core.errors import OutriderError

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outrider.core import finding, registry
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Drafter
 from outrider.core.errors import DrafterError, OutriderError
 from outrider.core.target.model import TargetModel

@@ -22,7 +22,7 @@ from replay import Replay
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Drafter, Fit, Match, Method, Step
 from outrider.core.sample import Settings
 from outrider.core.target.capture import Capture

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from outrider.core import accept
 from outrider.core.accept import Guess
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Match, Step
 from outrider.core.noise import Noise
 from outrider.core.protocol import DrafterChoice

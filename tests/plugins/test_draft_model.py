@@ -10,7 +10,7 @@ import pytest
 import torch
 import toys
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Fit, ModelInfo
 from outrider.core.engine import Engine
 from outrider.core.errors import DrafterError, ModelError

@@ -14,7 +14,7 @@ import toys
 from tokenizers import Tokenizer as Inner
 from tokenizers import decoders, models
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Fit, ModelInfo
 from outrider.core.engine import Engine
 from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling

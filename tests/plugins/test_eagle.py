@@ -23,7 +23,7 @@ from pairs import Pair
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Step
 from outrider.core.errors import BrokenFileError, ModelError, UsageError
 from outrider.core.protocol import DrafterChoice

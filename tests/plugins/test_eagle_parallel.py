@@ -21,7 +21,7 @@ from eagles import NONE, PROMPT, WIDTH
 from peagles import KINDS, STATES, Formula, folder
 from torch import Tensor
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Fit, Step
 from outrider.core.errors import ModelError, UsageError
 from outrider.core.protocol import DrafterChoice

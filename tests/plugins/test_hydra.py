@@ -13,7 +13,7 @@ import toys
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Draft, Fit, ModelInfo, Needs, Step
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.sample import Settings

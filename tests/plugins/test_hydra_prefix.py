@@ -19,8 +19,8 @@ import toys
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outrider.core.answer import Conversation
 from outrider.core.conformance import NAMES, check, failures
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Draft, Fit, Needs, Step
 from outrider.core.engine import Engine
 from outrider.core.errors import BrokenFileError, ModelError

@@ -12,7 +12,7 @@ import torch
 import toys
 from goods import CONTEXT, GOODS
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.registry import GuardedDrafter, load
 from outrider.core.target.linear import Form, Linear, kept, rounded
 from outrider.core.target.model import TargetModel

@@ -13,7 +13,7 @@ import pytest
 import torch
 import toys
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Fit, ModelInfo, Needs, Step
 from outrider.core.errors import ModelError
 from outrider.core.protocol import DrafterChoice

@@ -14,7 +14,7 @@ import toys
 from torch import Tensor
 
 from outrider.core import registry
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.errors import UsageError
 from outrider.core.train.answers import Kept
 from outrider.core.train.loop import Loop, Schedule

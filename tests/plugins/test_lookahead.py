@@ -8,7 +8,7 @@ import pytest
 import torch
 import toys
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Fit, ModelInfo, Step
 from outrider.core.noise import Noise
 from outrider.core.sample import Sampler, Settings

@@ -14,7 +14,7 @@ import torch
 import toys
 from safetensors.torch import load_file, save_file
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Fit, ModelInfo, Needs, Step
 from outrider.core.engine import Engine
 from outrider.core.errors import BrokenFileError, DrafterError, ModelError

@@ -15,7 +15,7 @@ import toys
 from converter import convert
 from safetensors.torch import load_file, save_file
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Draft, Fit, ModelInfo, Step
 from outrider.core.errors import ModelError
 from outrider.core.protocol import DrafterChoice

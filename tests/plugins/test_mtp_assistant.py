@@ -15,7 +15,7 @@ import toys
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Fit, Step
 from outrider.core.errors import ModelError, UsageError
 from outrider.core.protocol import DrafterChoice

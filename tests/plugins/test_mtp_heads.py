@@ -14,7 +14,7 @@ import toys
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Fit, Step
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.sample import Picks, Settings

@@ -17,7 +17,7 @@ from replay import Replay
 from torch import Tensor
 
 from outrider.core import registry
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Drafter
 from outrider.core.sample import Settings, certainty
 from outrider.core.target.model import TargetModel

@@ -11,7 +11,7 @@ import pytest
 import torch
 import toys
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Fit, Match, ModelInfo, Step
 from outrider.core.errors import ModelError
 from outrider.core.noise import Noise

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import ModelInfo
 from outrider.core.target.decoder import Decoder
 from outrider.core.target.families import read_spec, text_config

@@ -12,7 +12,7 @@ import toys
 from safetensors.torch import load_file
 from torch import Tensor
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Drafter, ModelInfo
 from outrider.core.noise import Noise
 from outrider.core.protocol import Report

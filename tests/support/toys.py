@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outrider.core.answer import Answer, Conversation, Order
+from outrider.core.answer import Answer, Order
+from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Drafter, ModelInfo, Needs, Shape, Stateless, Step
 from outrider.core.errors import OutriderError
 from outrider.core.policy import Policy

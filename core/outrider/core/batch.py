@@ -14,7 +14,8 @@ from dataclasses import replace
 import torch
 
 from .accept import Guess
-from .answer import Answer, Control, Conversation, Order, check_room
+from .answer import Answer, Control, Order, check_room
+from .conversation import Conversation
 from .errors import ModelError, UsageError
 from .pace import Pace
 from .policy import LADDER, Policy

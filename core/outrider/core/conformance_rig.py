@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .answer import Answer, Conversation, Order
+from .answer import Answer, Order
+from .conversation import Conversation
 from .drafting import Context, Draft, Drafter
 from .drafting import Step as Fact
 from .errors import OutriderError

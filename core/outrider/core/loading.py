@@ -11,8 +11,8 @@ import msgspec
 import torch
 
 from . import finding
-from .answer import Conversation
 from .calibration import Calibrator
+from .conversation import Conversation
 from .drafting import ModelInfo
 from .errors import Cancelled, ModelError
 from .failures import Failures

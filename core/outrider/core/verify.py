@@ -15,7 +15,8 @@ import msgspec
 from torch import Tensor
 
 from . import verify_chat
-from .answer import CHUNK, Answer, Order
+from .answer import Answer, Order
+from .conversation import CHUNK
 from .engine import Engine, Say, check_choice
 from .errors import Cancelled, OutriderError, UsageError
 from .noise import Noise

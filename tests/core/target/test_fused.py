@@ -13,7 +13,7 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.target import flash, fused, mlp, ops
 from outrider.core.target.capture import Capture
 from outrider.core.target.fused import Triton, failing, find

@@ -9,7 +9,7 @@ import pytest
 import toys
 from golden import NAMES, RECURRENT, SLIDING, Golden
 
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.target import state, where
 
 pytestmark = pytest.mark.skipif(not NAMES, reason=golden.REASON)

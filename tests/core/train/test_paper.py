@@ -10,7 +10,7 @@ import pytest
 import toys
 
 from outrider.core import registry
-from outrider.core.answer import Conversation
+from outrider.core.conversation import Conversation
 from outrider.core.train.paper import Acceptance, ride
 
 
