@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
@@ -16,6 +16,7 @@ from outrider.app.chat.card import Card
 from outrider.app.chat.transcript import UserMessage
 
 if TYPE_CHECKING:
+    from outrider.app.chat.prompt import Prompt
     from outrider.app.chat.screen import ChatScreen
 
 ResultT = TypeVar("ResultT")
@@ -97,6 +98,12 @@ class TypeThrough(Screen[ResultT]):
             event.stop()
             self._through(letter)
 
+    def on_paste(self, event: Paste) -> None:
+        """What is pasted is the prompt's as well, folded there if it is long."""
+        event.stop()
+        if (prompt := self._prompt_below) is not None:
+            prompt.post_message(Paste(event.text))
+
     async def on_burst_quiet(self, event: Burst.Quiet) -> None:
         """No other letter has followed."""
         if self.typed.due(event):
@@ -113,9 +120,13 @@ class TypeThrough(Screen[ResultT]):
                 await self.run_action(binding.action)
 
     def _through(self, text: str) -> None:
-        prompt = getattr(getattr(self.app, "chat", None), "prompt", None)  # a race is shown without a chat too
-        if prompt is not None:
+        if (prompt := self._prompt_below) is not None:
             prompt.insert(text)
+
+    @property
+    def _prompt_below(self) -> Prompt | None:
+        """That of the chat beneath; a race is shown without a chat too."""
+        return getattr(getattr(self.app, "chat", None), "prompt", None)
 
 
 def is_message(widget: Widget | None) -> bool:
