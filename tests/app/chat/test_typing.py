@@ -174,8 +174,6 @@ async def test_text_over_a_screen_without_a_field_is_the_prompts(ride: Any, comm
         shown = chat.app.screen
         burst(chat, "test clocks, quickly")
         await chat.until(lambda: chat.chat.prompt.text == "test clocks, quickly")
-        chat.app.post_message(Paste(" at once"))
-        await chat.until(lambda: chat.chat.prompt.text == "test clocks, quickly at once")
         assert chat.app.screen is shown and chat.app.clipboard == before
         await chat.pilot.press("escape")
         await chat.until(lambda: chat.app.screen is chat.chat)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
-from textual.events import Key, Paste
+from textual.events import Key
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
@@ -97,12 +97,6 @@ class TypeThrough(Screen[ResultT]):
         if letter and event.key not in self._bindings.key_to_bindings:
             event.stop()
             self._through(letter)
-
-    def on_paste(self, event: Paste) -> None:
-        """What is pasted is the prompt's as well, folded there if it is long."""
-        event.stop()
-        if (prompt := self._prompt_below) is not None:
-            prompt.post_message(Paste(event.text))
 
     async def on_burst_quiet(self, event: Burst.Quiet) -> None:
         """No other letter has followed."""
