@@ -61,7 +61,7 @@ async def test_a_full_context_is_a_card_with_ways_on(ride: Any) -> None:
         for text in ("one", "two", "three"):
             await chat.ask(text)
         await chat.until(lambda: chat.cards)
-        assert chat.cards[0].startswith("This chat is full\nAll 256 tokens of the context are used.")
+        assert chat.cards[0].startswith("This chat is full\nAll 256 tokens of the context are used; the last")
         await chat.until(lambda: footers(chat)[-1].startswith("cut off: context is full"))
         assert "continue" not in footers(chat)[-1]
         await chat.type("/continue")

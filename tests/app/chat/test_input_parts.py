@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import os
 import time
@@ -259,6 +260,8 @@ async def test_a_program_that_ends_while_it_still_looks_for_drafts() -> None:
         options=SimpleNamespace(private=False, resume=""),
         keeper=SimpleNamespace(ask=ask),
         chat=SimpleNamespace(id="one"),
+        opened=asyncio.Event(),
     )
+    screen.session.opened.set()
     await keeping.begin()
     assert Drafts().load("one").text == "half a thought"

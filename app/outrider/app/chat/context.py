@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FILLING, NEARLY = 0.75, 0.9
 """Shares of the context from which on it is said that it fills."""
 _REFUSED = re.compile(r"The prompt has (\d+) tokens; with room for an answer (\d+) fit into the context\.")
-_BACK = "It was not sent, and is in the prompt again."
+_BACK = "It was not sent."
 _NEW = Offer("n", "new", "new chat")
 _CARRY_OVER = Offer("b", "carry_over", "new chat with the newest turns")
 _LARGER = Offer("l", "larger_context", "larger context")
@@ -103,11 +103,10 @@ def ended(session: Session, reply: Reply) -> Problem | str:
     """What is to be said after a reply: a card if the context is full, a line once it fills, else nothing."""
     size = session.loaded.context if session.loaded is not None else 0
     used = held(reply)
-    if is_full(reply, size):
+    if limit(reply.report, size) == "context":
         session.chat.warned = 1.0
-        cut = "The last reply was cut off there. " if reply.end is End.LENGTH else ""
         kept = "" if session.options.private else " What was said stays saved."
-        text = f"All {size:,} tokens of the context are used. {cut}No other message fits in.{kept}"
+        text = f"All {size:,} tokens of the context are used; the last reply was cut off there. No other message fits in.{kept}"
         return Problem("This chat is full", text, offers=_ways(session, Offer("e", "edit", "edit your last message")))
     reached = level(used, size)
     if reached <= session.chat.warned:

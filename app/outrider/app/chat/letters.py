@@ -16,6 +16,7 @@ from outrider.app.chat.card import Card
 from outrider.app.chat.transcript import UserMessage
 
 if TYPE_CHECKING:
+    from outrider.app.chat.prompt import Prompt
     from outrider.app.chat.screen import ChatScreen
 
 ResultT = TypeVar("ResultT")
@@ -113,9 +114,13 @@ class TypeThrough(Screen[ResultT]):
                 await self.run_action(binding.action)
 
     def _through(self, text: str) -> None:
-        prompt = getattr(getattr(self.app, "chat", None), "prompt", None)  # a race is shown without a chat too
-        if prompt is not None:
+        if (prompt := self._prompt_below) is not None:
             prompt.insert(text)
+
+    @property
+    def _prompt_below(self) -> Prompt | None:
+        """That of the chat beneath; a race is shown without a chat too."""
+        return getattr(getattr(self.app, "chat", None), "prompt", None)
 
 
 def is_message(widget: Widget | None) -> bool:

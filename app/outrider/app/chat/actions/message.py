@@ -119,7 +119,6 @@ ACTIONS: tuple[Action, ...] = (
         slash="carry-over",
         group="Message",
         changes=True,
-        leader="a",
         unavailable=lambda screen: screen.branching.why_not_carry_over(),
     ),
     Action(
