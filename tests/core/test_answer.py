@@ -148,8 +148,8 @@ def test_the_same_prompt_again_prefills_one_token() -> None:
 
 def test_a_prompt_that_is_cached_whole_takes_its_first_token_from_kept_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pass over the prompt, for plain decoding as for a drafter that reads the last state; an edit is prefilled."""
-    talk, listener = Conversation(toys.target()), toys.Listener()
-    first = toys.answer(talk, PROMPT, toys.guard(listener), limit=6)
+    talk, listening = Conversation(toys.target()), toys.guard(toys.Listener())
+    first = toys.answer(talk, PROMPT, listening, limit=6)
     prefilled: list[int] = []
     forward = TargetModel.forward
 
@@ -158,7 +158,7 @@ def test_a_prompt_that_is_cached_whole_takes_its_first_token_from_kept_logits(mo
         return forward(self, ids, **rest)
 
     monkeypatch.setattr(TargetModel, "forward", counted)
-    for drafter in (toys.guard(listener), None, toys.guard(Lookup())):
+    for drafter in (listening, None, toys.guard(Lookup())):
         again = toys.answer(talk, PROMPT, drafter, limit=6)
         assert again.token_ids == first.token_ids and again.reused == len(PROMPT)
     assert prefilled == []

@@ -13,7 +13,7 @@ import toys
 from replay import Replay
 from torch import Tensor
 
-from outrider.core import answer
+from outrider.core import answer, conversation
 from outrider.core.conversation import Conversation
 from outrider.core.drafting import Drafter
 from outrider.core.rounds import Round
@@ -48,7 +48,8 @@ Rows = dict[int, Tensor]  # logits [V] by the position that they decide
 
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer, "CHUNK", CHUNK)
+    for module in (answer, conversation):
+        monkeypatch.setattr(module, "CHUNK", CHUNK)
 
 
 def without_c(torch_only: bool) -> AbstractContextManager[object]:

@@ -39,10 +39,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TargetModel:
 def load(name: str, on: TargetModel, folder: Path) -> Drafter:
     if name == "layerskip":
         return Layerskip(on, [1])
-    options = {"weights": str(GOODS[name].make(folder / name)), "tree": "chain"}
-    return registry.build(
-        GOODS[name].method, on, options if GOODS[name].method == "eagle" else {**options, "tree": False}
-    )
+    chain = {"eagle": {"tree": "chain"}, "dflash": {"tree": False}}.get(GOODS[name].method, {})
+    return registry.build(GOODS[name].method, on, {"weights": str(GOODS[name].make(folder / name)), **chain})
 
 
 def home(name: str, model: TargetModel) -> TargetModel:

@@ -218,8 +218,11 @@ class Answer:
             spent = self._emit(done, began)
             warm = self.passes > 1 or self.policy.plain > 0  # the very first pass pays for warming up
             usual = warm and not done.fresh
+            again = drafter is self._drafted  # the first draft pays for the prompt
+            if done.proposed:
+                self._drafted = drafter
             if usual:
-                self._learn(done, spent, behind, drafter)
+                self._learn(done, spent, behind, drafter if again else None)
             whole = time.perf_counter() - began  # telling and learning are paid for as well
             self.timing.decode_s += whole - spent
             if usual:
@@ -276,11 +279,11 @@ class Answer:
         self.timing.verify_s += done.verify_s
 
     def _learn(self, done: Round, spent: float, context: int, drafter: Rider | None) -> None:
-        """The policy hears of a round of so many seconds behind `context` tokens."""
-        again = drafter is self._drafted  # the first draft pays for the prompt
-        if done.proposed:
-            self._drafted = drafter
-        if done.proposed and drafter is not None and not drafter.chooses and again:
+        """The policy hears of a round of so many seconds behind `context` tokens.
+
+        `drafter` is the one whose cost it tells, None where that says nothing.
+        """
+        if done.proposed and drafter is not None and not drafter.chooses:
             self.policy.costs.drafting(done.drafter).saw(done.proposed, done.draft_s)
         guess = done.guess
         self.policy.learn(
