@@ -27,9 +27,10 @@
 #define TILE_ROWS 16
 #define PANEL 512 /* rows of an item, at most */
 #define FEW 64 /* rows of an item of a pass that has as many, at least */
-#define NEAR (1L << 19) /* bytes of inputs that stay in a core's own cache while it goes through the outputs */
+#define NEAR (1L << 20) /* bytes of inputs that stay in a core's own cache while it goes through the outputs */
 #define STACK 4  /* rows of a tile that several pieces share, at most: more are more zeros to write and to read */
 #define TALL (LANES / 4) /* rows that share what is loaded */
+#define HIGH (LANES < 16 ? TALL : 8) /* rows whose sums are scaled together: enough additions to hide how long one takes */
 #define AHEAD 2048 /* words of codes that are asked for before they are needed */
 #define ITEM (1L << 16) /* weights that a thread takes at a time, at least */
 
@@ -189,7 +190,7 @@ static void multiply(
 /* Add the sums of some pieces [pieces, all, BLOCK], scaled, to `total` [rows, BLOCK]; x: sums of inputs, `stride` apart. */
 static INLINE void add_rows(const float *x, long stride, long pieces, const float *sums, long all, const float *scales,
                             float *total, const int lows, const int rows) {
-    vf y[TALL][VECTORS];
+    vf y[HIGH][VECTORS];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < VECTORS; v++)
             y[r][v] = load(total, r * BLOCK + v * LANES, 0);
@@ -217,6 +218,8 @@ static INLINE void add_as(const struct product *p, struct some some, long start,
                           const float *scales, float *total, const int lows) {
     const float *x = lows ? p->sums + some.first * p->pieces + start : 0;
     long row = 0;
+    for (; row + HIGH <= some.rows; row += HIGH, sums += HIGH * BLOCK, total += HIGH * BLOCK)
+        add_rows(x + row * p->pieces, p->pieces, pieces, sums, some.rows, scales, total, lows, HIGH);
     for (; row + TALL <= some.rows; row += TALL, sums += TALL * BLOCK, total += TALL * BLOCK)
         add_rows(x + row * p->pieces, p->pieces, pieces, sums, some.rows, scales, total, lows, TALL);
     for (; row < some.rows; row++, sums += BLOCK, total += BLOCK)
@@ -288,15 +291,17 @@ static void plain_product(const struct product *p, struct some all, long block, 
 }
 #endif
 
-/* Rows of an item. Those that fill no tile are by themselves in a pass with many. */
+/* Rows of a pass that are shared out among items; those that fill no tile are by themselves where there are many. */
+static long whole_of(const struct product *p) { return p->rows > FEW ? p->rows / TILE_ROWS * TILE_ROWS : p->rows; }
+
 static struct some panel_of(const struct product *p, long number) {
-    const long first = number * p->panel, whole = p->rows > FEW ? p->rows / TILE_ROWS * TILE_ROWS : p->rows;
+    const long first = number * p->panel, whole = whole_of(p);
     const long rows = first < whole ? MIN(p->panel, whole - first) : p->rows - whole;
     return (struct some){MIN(first, whole), rows, rows % TILE_ROWS == 0};
 }
 
 static long panels(const struct product *p) {
-    const long whole = p->rows > FEW ? p->rows / TILE_ROWS * TILE_ROWS : p->rows;
+    const long whole = whole_of(p);
     return (whole + p->panel - 1) / p->panel + (whole < p->rows);
 }
 
@@ -371,6 +376,8 @@ void product_begin(struct product *p, void *room) {
     p->each = MAX(1, ITEM / (BLOCK * m->inputs));
     p->columns = (blocks + p->each - 1) / p->each;
     p->panel = MAX(FEW, MIN(PANEL, NEAR / (m->inputs * (p->half ? 2 : 4)) / GROUP * GROUP));
+    const long whole = whole_of(p), parts = MAX(1, (whole + p->panel - 1) / p->panel);
+    p->panel = MAX(FEW, (whole + parts * GROUP - 1) / (parts * GROUP) * GROUP); /* of equal length: each expands all codes */
     p->items = p->columns * panels(p);
     p->tiles = p->half && tiles_there;
     p->stack = stack_of(m, p->rows);
