@@ -213,6 +213,7 @@ class Answer:
                 drafter = None
             began, behind = time.perf_counter(), len(self.talk.tokens)
             asked = self._budget(drafter, room)
+            deciding = time.perf_counter() - began
             done = rounds.run(drafter, asked)
             self._count(done)
             spent = self._emit(done, began)
@@ -221,12 +222,14 @@ class Answer:
             again = drafter is self._drafted  # the first draft pays for the prompt
             if done.proposed:
                 self._drafted = drafter
+            emitted = time.perf_counter()
             if usual:
                 self._learn(done, spent, behind, drafter if again else None)
-            whole = time.perf_counter() - began  # telling and learning are paid for as well
-            self.timing.decode_s += whole - spent
+            ended = time.perf_counter()
+            deciding += ended - emitted
+            self.timing.decode_s += ended - began - spent  # telling and learning are paid for as well
             if usual:
-                self._measure(done, whole, behind)
+                self._measure(done, ended - began, deciding, behind)
 
     def _budget(self, drafter: Rider | None, room: int) -> int:
         """Draft tokens for this round, at most: the last emitted token needs none, and none may pass the context."""
@@ -300,10 +303,10 @@ class Answer:
             )
         )
 
-    def _measure(self, done: Round, spent: float, context: int) -> None:
-        """The meter hears of it too; plain decoding has no drafter to ask or to tell."""
+    def _measure(self, done: Round, spent: float, deciding: float, context: int) -> None:
+        """The meter hears of it too; plain decoding has no drafter to ask or to tell, and nothing to decide."""
         tokens = len(done.tokens) if self._kept is None else self._kept
-        own = max(1e-9, spent - done.draft_s - done.advance_s)
+        own = max(1e-9, spent - deciding - done.draft_s - done.advance_s)
         self.meter.add(MeteredRound(tokens, 1 + done.proposed, own, spent, context))
 
     def _plain_pass(self) -> PlainPass | None:
