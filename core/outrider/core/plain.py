@@ -25,7 +25,7 @@ ANOTHER = 2.0  # rounds that one more stall would take
 MEMORY = 30.0  # seconds of decoding after which the stalls of earlier answers weigh a third
 BORROWED = 4  # degrees of freedom that the spread of drafted passes lends to that of plain ones
 ALONE = 0.1  # least share by which a single plain pass may differ from the usual one
-FLOOR = 0.03  # share of the time that stays uncertain however many passes are compared: those among drafts find caches less warm
+FLOOR = 0.05  # share of the time that stays uncertain however many passes are compared: those among drafts find caches less warm
 
 
 class Costs(Protocol):
