@@ -44,7 +44,7 @@ class ProgressLine:
         self._clock = clock
         self._drawn = False
         self._open = False  # a plain line announced a download that has not ended
-        self._waiting = ""  # what a plain line told of the last wait
+        self._waiting = ""  # the last wait that a plain line named
         self._last = float("-inf")
         self._phase = ("", "")
         self._began = (0.0, 0.0)  # time and done of the first event of this phase

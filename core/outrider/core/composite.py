@@ -104,7 +104,7 @@ class Composite:
         self._states.cut(length)
 
     def lacking(self, newest: int) -> int:
-        """As `Rider`; all parts were told of the same states."""
+        """As `Rider`; all parts got the same states."""
         return self._states.lacking(self.known - newest, self.known) if self.needs.hidden else 0
 
     def restate(self, step: Step) -> None:

@@ -33,7 +33,8 @@ def limit(report: Report | None, context: int) -> Literal["context", "tokens"] |
     """What cut an answer: the end of the context, or the tokens that were asked for; None: nothing did."""
     if report is None or report.finish != "length":
         return None
-    return "context" if context and report.prompt_tokens + len(report.token_ids) >= context else "tokens"
+    full = bool(context) and report.prompt_tokens + len(report.token_ids) >= context
+    return report.limit or ("context" if full else "tokens")  # reports of earlier versions do not say
 
 
 def is_full(reply: Reply | None, context: int) -> bool:

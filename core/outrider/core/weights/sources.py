@@ -29,7 +29,7 @@ _FULL = ("No space left on device", "Disk quota exceeded", "There is not enough 
 _UNREACHABLE = re.compile(
     r"Retrying \(|ConnectionError|Max retries|Name or service|Network is unreachable|Could not fetch"
 )
-_TOLD = 1 << 20  # bytes that are here, from which on they are told of
+_TOLD = 1 << 20  # bytes that are already here: fewer are not worth a line
 NO_TEMPLATE = (
     "{0} has no chat template, so it cannot chat as it is: it goes on with raw text (`outrider run --raw`), "
     "or give it a template with --chat-template."
