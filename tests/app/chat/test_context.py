@@ -131,8 +131,10 @@ async def test_a_larger_context_is_loaded_where_a_smaller_one_was_asked_for(ride
     ],
 )
 def test_what_cut_an_answer(prompt: int, tokens: int, finish: str, size: int, expected: str | None) -> None:
-    report: Any = SimpleNamespace(prompt_tokens=prompt, token_ids=[0] * tokens, finish=finish)
+    report: Any = SimpleNamespace(prompt_tokens=prompt, token_ids=[0] * tokens, finish=finish, limit=None)
     assert context.limit(report, size) == expected and context.limit(None, size) is None
+    report.limit = "tokens"
+    assert context.limit(report, size) == (expected and "tokens")
 
 
 @pytest.mark.parametrize(("used", "size", "expected"), [(74, 100, 0), (75, 100, 0.75), (90, 100, 0.9), (9, 0, 0)])
