@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from outrider.app.client import EngineClient, EngineDied, EngineError
-from outrider.core import paths, protocol
+from outrider.core.base import paths, protocol
 
 ENGINE = """
 import os, sys, time

@@ -20,8 +20,8 @@ from terminal import Terminal
 from traces import answer, loading, written
 
 from outrider.app.store.chats import Store
-from outrider.core import protocol
-from outrider.core.protocol import Step
+from outrider.core.base import protocol
+from outrider.core.base.protocol import Step
 
 Victim = Literal["chat", "engine"]
 

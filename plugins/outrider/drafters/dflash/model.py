@@ -18,16 +18,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.core.target import decoder
-from outrider.core.target.attention import Attention
-from outrider.core.target.linear import Linear
-from outrider.core.target.mlp import Dense
-from outrider.core.target.norm import Norm
-from outrider.core.target.ops import LOOSE
-from outrider.core.target.rope import rotate_
-from outrider.core.target.stack import Stack, stack_of
-from outrider.core.target.state import Room, Rows
-from outrider.core.target.where import Still, Tables, Tree, Where
+from outrider.core.model import decoder
+from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.mlp import Dense
+from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.blocks.rope import rotate_
+from outrider.core.model.linear import Linear
+from outrider.core.model.ops import LOOSE
+from outrider.core.model.stack import Stack, stack_of
+from outrider.core.model.state import Room, Rows
+from outrider.core.model.where import Still, Tables, Tree, Where
 
 from .format import Plan, Sight
 
