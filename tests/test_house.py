@@ -90,7 +90,9 @@ def test_the_wheel_holds_one_package_and_nothing_else(tmp_path):
         if path.suffix in (".c", ".h")
     }
     assert len(native) > 3 and {f"outrider/core/model/kernels/native/{name}" for name in native} <= set(names)
-    assert not [name for name in names if "test" in name or name.endswith((".pyc", ".part"))]
+    assert not [
+        name for name in names if name.startswith("tests") or "/test_" in name or name.endswith((".pyc", ".part"))
+    ]
 
 
 def test_files_and_functions_stay_short():

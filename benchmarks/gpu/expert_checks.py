@@ -14,9 +14,10 @@ from rig import DEVICE, DTYPE, GPU, Figures, capture, error_of, fits, sustained
 from torch import Tensor
 
 from outrider.core.formats.quantized import Grouped, quantise
-from outrider.core.model.blocks.mlp import ACTIVATIONS, Dense, Experts, Router, Ungated
-from outrider.core.model.linear import linear
-from outrider.core.model.spec import Activation, ExpertsSpec
+from outrider.core.model.blocks.mlp import Dense, Experts, Router, Ungated
+from outrider.core.model.families.spec import Activation, ExpertsSpec
+from outrider.core.model.kernels.activations import ACTIVATIONS
+from outrider.core.model.kernels.forms import linear
 
 COUNT, TOP = 6, 3
 BATCHES = 12 if GPU else 2
@@ -45,10 +46,12 @@ def right(figures: Figures) -> None:
 def _right(
     name: str, experts: list[Dense] | list[Ungated], how: tuple[torch.dtype, tuple[int, ...]], figures: Figures
 ) -> None:
-    from outrider.core.model.kernels.triton.sparse import mixture
+    from outrider.core.model.blocks.mlp import matrices
+    from outrider.core.model.kernels.sparse import mixture
 
     dtype, widths = how
-    mixed = mixture(experts, dtype)
+    found = matrices(experts)
+    mixed = None if found is None else mixture(*found, dtype)
     assert mixed is not None, f"{name} is not taken"
     x, weights, chosen = (part.to(DEVICE) for part in case(widths[-1], TOP, COUNT, experts[0].down.features[0]))
     x = x.to(dtype)

@@ -14,11 +14,12 @@ from rig import DEVICE, GPU, Figures, error_of
 from torch import Tensor
 
 from outrider.core.formats.quantized import Grouped, pack_nibbles, quantise
-from outrider.core.model import ops
 from outrider.core.model.blocks import mlp
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.ops import Heads, Place, Sight
-from outrider.core.model.spec import AttentionSpec
+from outrider.core.model.cache.layout import Place, Sight
+from outrider.core.model.families.spec import AttentionSpec
+from outrider.core.model.kernels import ops
+from outrider.core.model.kernels.interface import Fused, Heads
 
 ROWS = (1, 2, 5, 16, 17, 33, 64) if GPU else (1, 3)
 SOME_ROWS = (1, 3, 64) if GPU else (1, 3)  # each height of tiles is compiled anew, so not all of them everywhere
@@ -39,8 +40,8 @@ def triton_there(figures: Figures) -> None:
         assert trouble is None, trouble
 
 
-def _backend() -> ops.Fused:
-    from outrider.core.model.kernels.triton.fused import Triton
+def _backend() -> Fused:
+    from outrider.core.model.kernels.fused import Triton
 
     return Triton()
 
@@ -245,7 +246,7 @@ def recurrences(figures: Figures) -> None:
 
 
 def _walked(memory: Tensor, q: Tensor, each: tuple[Tensor, Tensor, Tensor, Tensor | None], figures: Figures) -> None:
-    from outrider.core.model.kernels.native.walk import Steps, settle, walk
+    from outrider.core.model.kernels.walk import Steps, settle, walk
 
     rows, before, steps = len(q), memory.clone(), Steps(*each)
     reads, end = _recurrence(memory, q, each)
@@ -294,7 +295,7 @@ def quantised(dtype: torch.dtype) -> Callable[[Figures], None]:
 
 
 def _quantised(name: str, grouped: Grouped, how: tuple[torch.dtype, tuple[int, ...]], figures: Figures) -> None:
-    from outrider.core.model.kernels.triton.kernels import grouped_linear
+    from outrider.core.model.kernels.matmul import grouped_linear
 
     dtype, widths = how
     outputs, inputs = grouped.shape

@@ -17,7 +17,7 @@ import toys
 from rig import DEVICE, GPU, Figures, capture, fits, seconds
 
 from outrider.core.formats.checkpoint import open_checkpoint
-from outrider.core.model.linear import Form
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.load import load_decoder
 from outrider.core.model.model import SLACK, TargetModel
 from outrider.core.session.conversation import Conversation

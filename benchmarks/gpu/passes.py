@@ -18,8 +18,9 @@ from rig import DEVICE, DTYPE, GPU, Figures, alone, capture, fits, held, launchi
 
 from outrider.core.formats.quantized import Grouped, quantise
 from outrider.core.model.decoder import Decoder
+from outrider.core.model.kernels.forms import linear
+from outrider.core.model.kernels.linear import Linear
 from outrider.core.model.lane import WIDTHS, Captured, Lane, Sheet
-from outrider.core.model.linear import Linear, linear
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.device import Knobs, choose, kind_of
 from outrider.core.sampling.noise import Noise

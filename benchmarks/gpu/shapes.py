@@ -18,15 +18,17 @@ from torch import Tensor
 from outrider.core.drafting import ModelInfo
 from outrider.core.formats.config import text_config
 from outrider.core.formats.quantized import Grouped, quantise
+from outrider.core.model.blocks.block import Weights
 from outrider.core.model.blocks.mlp import Dense, Experts
 from outrider.core.model.build import Builder
 from outrider.core.model.capture import Capture
-from outrider.core.model.decoder import Decoder, Weights
+from outrider.core.model.decoder import Decoder
 from outrider.core.model.families import read_spec
-from outrider.core.model.linear import Form, Table
+from outrider.core.model.families.spec import TargetSpec
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.linear import Table
 from outrider.core.model.load import tables
 from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.model.spec import TargetSpec
 
 CYCLE = 64
 _LOUD = 8.0  # of embeddings, so that no layer drowns them

@@ -14,7 +14,7 @@ from outrider.core.decode.rounds import Round
 from outrider.core.drafting import Drafter, Step
 from outrider.core.model.capture import Capture
 from outrider.core.model.decoder import Decoder
-from outrider.core.model.linear import Form
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.device import Knobs, choose, kind_of
 from outrider.core.sampling.noise import Noise

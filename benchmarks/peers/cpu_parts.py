@@ -126,7 +126,7 @@ def passes(engine: Any) -> dict[str, Any]:
 
 def linears(part: Any) -> Iterator[Any]:
     """Every matrix below a part of the model, in the order in which it is declared."""
-    from outrider.core.model.linear import Linear
+    from outrider.core.model.kernels.linear import Linear
 
     if isinstance(part, Linear):
         yield part

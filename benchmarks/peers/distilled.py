@@ -25,7 +25,7 @@ import toys
 from outrider.core.drafting import registry
 from outrider.core.formats.checkpoint import info, open_checkpoint
 from outrider.core.library.library import resolve
-from outrider.core.model.linear import Form
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.load import choose_device, choose_dtype, load_decoder
 from outrider.core.model.model import SLACK, TargetModel
 from outrider.core.train.answers import Answers, Kept

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from outrider.core.base.errors import ModelError
-from outrider.core.formats.gguf import GGUFFile
+from outrider.core.formats.gguf.reader import GGUFFile
 from outrider.core.text.files import TokenizerFiles, fingerprint, vocabulary
 from outrider.core.text.rebuild import rebuild
 from outrider.core.text.tokenizer import Tokenizer

@@ -20,7 +20,7 @@ from outrider.core.base.errors import OutriderError
 from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Notice, Report, Sampling
 from outrider.core.drafting import Context, Draft, Shape, Stateless, registry
 from outrider.core.model.decoder import Decoder
-from outrider.core.model.linear import Linear
+from outrider.core.model.kernels.linear import Linear
 from outrider.core.model.model import TargetModel
 from outrider.core.session.conversation import Conversation
 from outrider.core.session.engine import Engine

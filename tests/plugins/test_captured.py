@@ -24,9 +24,9 @@ from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Drafter, Fit, Match, Method, Step
 from outrider.core.formats.checkpoint import open_checkpoint
+from outrider.core.model.cache.states import Rows
 from outrider.core.model.capture import Capture
 from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.model.state import Rows
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.conversation import Conversation
 from outrider.drafters import draft_model, layerskip

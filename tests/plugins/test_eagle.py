@@ -26,7 +26,7 @@ from torch import Tensor
 from outrider.core.base.errors import BrokenFileError, ModelError, UsageError
 from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Step
-from outrider.core.model.where import Where
+from outrider.core.model.cache.layout import Where
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.conversation import Conversation
 from outrider.drafters.eagle import Eagle

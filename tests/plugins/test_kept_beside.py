@@ -14,7 +14,8 @@ from goods import CONTEXT, GOODS
 
 from outrider.core.drafting.registry import GuardedDrafter, load
 from outrider.core.formats.quantized import GROUP, Grouped
-from outrider.core.model.linear import Form, Linear, kept, rounded
+from outrider.core.model.kernels.forms import Form, kept, rounded
+from outrider.core.model.kernels.linear import Linear
 from outrider.core.model.model import TargetModel
 from outrider.core.session.conversation import Conversation
 

@@ -20,9 +20,9 @@ from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Draft, Fit, ModelInfo, Step
 from outrider.core.drafting.chain import Picks
 from outrider.core.formats.checkpoint import info, open_checkpoint
-from outrider.core.model.linear import Expanding, Linear
+from outrider.core.model.kernels.linear import Expanding, Linear
+from outrider.core.model.kernels.packed_linear import Packed
 from outrider.core.model.model import TargetModel
-from outrider.core.model.packed_linear import Packed
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.conversation import Conversation
 from outrider.drafters.mtp import Mtp

@@ -17,10 +17,10 @@ from outrider.core.formats.config import text_config
 from outrider.core.model.blocks.rope import table
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.families import read_spec
-from outrider.core.model.linear import Form
+from outrider.core.model.families.spec import AttentionSpec, LatentSpec
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.load import load_decoder
 from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.model.spec import AttentionSpec, LatentSpec
 from outrider.core.session.conversation import Conversation
 
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "golden"

@@ -28,7 +28,7 @@ Victim = Literal["chat", "engine"]
 _CHAT = """
 import json, sys
 from outrider.app.chat import ChatOptions, run_chat
-from outrider.core.protocol import ModelChoice
+from outrider.core.base.protocol import ModelChoice
 model, command = json.loads(sys.argv[1])
 run_chat(ChatOptions(ModelChoice(model=model), command=command))
 """

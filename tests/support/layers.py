@@ -16,9 +16,10 @@ from torch import Tensor
 from outrider.core.drafting import ModelInfo
 from outrider.core.formats.checkpoint import info, open_checkpoint
 from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.block import Block
 from outrider.core.model.blocks.mlp import Dense
-from outrider.core.model.decoder import Block
-from outrider.core.model.linear import Form, Linear
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.linear import Linear
 from outrider.core.model.load import load_decoder
 from outrider.core.model.model import SLACK, TargetModel
 

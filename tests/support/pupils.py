@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outrider.core.formats.checkpoint import info, open_checkpoint
-from outrider.core.model.linear import Form
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.load import load_decoder
 from outrider.core.model.model import SLACK, TargetModel
 from outrider.core.train.answers import Kept

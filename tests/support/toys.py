@@ -15,13 +15,14 @@ from outrider.core.base.protocol import DrafterChoice, Report
 from outrider.core.drafting import Context, Draft, Drafter, ModelInfo, Needs, Shape, Stateless, Step
 from outrider.core.drafting.registry import GuardedDrafter, Rider
 from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.block import Block, Weights
 from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.decoder import Block, Decoder, Weights
-from outrider.core.model.linear import Linear, Table
+from outrider.core.model.decoder import Decoder
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
+from outrider.core.model.kernels.linear import Linear, Table
 from outrider.core.model.load import tables
 from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.model.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.answer import Answer, Order

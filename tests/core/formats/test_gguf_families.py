@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outrider.core.formats.checkpoint import open_checkpoint
-from outrider.core.formats.names.tables import ARCHITECTURES as READ
+from outrider.core.formats.gguf.tables import ARCHITECTURES as READ
 
 REAL = Path(__file__).resolve().parents[2] / "data" / "gguf"
 LEFT_OUT = {

@@ -14,10 +14,10 @@ from gguf_writer import write_gguf
 
 from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.formats.checkpoint import open_checkpoint
-from outrider.core.formats.gguf import GGUFFile
+from outrider.core.formats.gguf.reader import GGUFFile
 from outrider.core.library import plan
 from outrider.core.model.families import read_spec
-from outrider.core.model.linear import Form
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.load import load_decoder
 
 REAL = Path(__file__).resolve().parents[2] / "data" / "gguf"

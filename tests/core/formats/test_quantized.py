@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.formats import quants
-from outrider.core.formats.gguf import BLOCKS
+from outrider.core.formats.gguf.reader import BLOCKS
 from outrider.core.formats.layout import KINDS as LAYOUTS
 from outrider.core.formats.layout import of_blocks
 from outrider.core.formats.quantized import Grouped, concat, pack_nibbles, quantise, unpack_nibbles

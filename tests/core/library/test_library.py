@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.base.errors import ModelError, UsageError
-from outrider.core.formats.gguf import AGAIN
+from outrider.core.formats.gguf.reader import AGAIN
 from outrider.core.library import catalogue, sources
 from outrider.core.library import library as shelf
 from outrider.core.measure import doctor

@@ -17,10 +17,10 @@ from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.library import memory, plan
 from outrider.core.library.catalogue import Entry, Source, entries
 from outrider.core.library.plan import Settings, Subject
-from outrider.core.model.linear import Form, packs
+from outrider.core.model.cache.states import Room, new_rows
+from outrider.core.model.kernels.forms import Form, packs
 from outrider.core.model.load import DTYPES, load_decoder
 from outrider.core.model.model import SLACK
-from outrider.core.model.state import Room, new_rows
 from outrider.core.session import loading
 
 CPU = torch.device("cpu")

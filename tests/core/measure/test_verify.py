@@ -17,7 +17,7 @@ from outrider.core.base.protocol import BenchPrompt, DrafterChoice, ModelChoice,
 from outrider.core.decode import rounds
 from outrider.core.drafting import Context, Draft, Drafter, Fit, Match, ModelInfo, Shape, Stateless, registry
 from outrider.core.measure import verify
-from outrider.core.model.state import Rows
+from outrider.core.model.cache.states import Rows
 from outrider.core.session.conversation import Conversation
 from outrider.core.session.engine import Engine
 

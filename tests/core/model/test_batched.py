@@ -16,16 +16,17 @@ from golden import NAMES, RECURRENT, SLIDING, Golden
 
 from outrider.core.base.protocol import DrafterChoice, Event, Generate, ModelChoice, Notice, Sampling
 from outrider.core.formats.checkpoint import open_checkpoint
-from outrider.core.model import state, where
 from outrider.core.model.batched import Batched, Share, state_bytes
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.mlp import Dense
+from outrider.core.model.cache import layout
+from outrider.core.model.cache.states import SLACK, Cache, Recurrent, Rows
 from outrider.core.model.decoder import Decoder
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.linear import FEW
 from outrider.core.model.kernels.native import native
-from outrider.core.model.linear import FEW, Form
+from outrider.core.model.kernels.packed_linear import Packed
 from outrider.core.model.load import load_decoder
-from outrider.core.model.packed_linear import Packed
-from outrider.core.model.state import SLACK, Cache, Recurrent, Rows
 from outrider.core.session.engine import Engine
 
 golden_only = pytest.mark.skipif(not NAMES, reason=golden.REASON)
@@ -40,8 +41,7 @@ def told(request: pytest.FixtureRequest) -> Iterator[Golden]:
     name, _, tight = request.param.partition(":")
     with pytest.MonkeyPatch.context() as patch:
         if tight:  # rings of 24 rows for a window of 16
-            patch.setattr(state, "SPAN", 8)
-            patch.setattr(where, "SPAN", 8)
+            patch.setattr(layout, "SPAN", 8)
         yield Golden(name, tight=bool(tight))
 
 
@@ -63,7 +63,7 @@ def rounds(
             shares.append(Share(ids, cache, parents, (0, 2) if number else ()))
         for share, other, got in zip(shares, alone, batched.together(shares), strict=True):
             device = torch.device("cpu")
-            tree = None if share.parents is None else where.tree_of(share.parents, other.length, device)
+            tree = None if share.parents is None else layout.tree_of(share.parents, other.length, device)
             yield got, decoder.run(torch.tensor(share.ids), other, states=share.states, tree=tree)
             path = [0]
             if share.parents is None:
@@ -143,8 +143,7 @@ def test_one_call_attends_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     if isinstance(native.find(), str):
         pytest.skip(str(native.find()))
     decoder = golden.decoder(golden.FOLDER / "gemma3", torch.float32, BACK_TO_BACK + SLACK)
-    monkeypatch.setattr(state, "SPAN", 8)
-    monkeypatch.setattr(where, "SPAN", 8)
+    monkeypatch.setattr(layout, "SPAN", 8)
     crowded = [decoder.new_cache(capacity, slack=8, rings=2) for capacity in (48, 128, 44, 128)]
     alone = [decoder.new_cache(128, slack=8, rings=99) for _ in crowded]
     kinds_of_state = {tuple(type(state).__name__ for state in cache.states) for cache in crowded}

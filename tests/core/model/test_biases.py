@@ -16,9 +16,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from outrider.core.formats.checkpoint import open_checkpoint
-from outrider.core.model import ops, outline
+from outrider.core.model import outline
 from outrider.core.model.decoder import Decoder
-from outrider.core.model.linear import Form
+from outrider.core.model.kernels import ops
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.load import load_decoder
 
 FILE = Path(__file__).resolve().parents[2] / "data" / "biases" / "biases.safetensors"

@@ -17,7 +17,7 @@ from outrider.core.formats.checkpoint import info, open_checkpoint
 from outrider.core.formats.config import ConfigReader, text_config
 from outrider.core.library import plan
 from outrider.core.model.families import read_spec
-from outrider.core.model.spec import AttentionSpec
+from outrider.core.model.families.spec import AttentionSpec
 
 needs_golden = pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 HOSTILE = sorted((golden.FOLDER.parent / "hostile").glob("*.config.json"))

@@ -16,13 +16,14 @@ from torch import Tensor
 from outrider.core.decode.rounds import Round
 from outrider.core.drafting import Drafter
 from outrider.core.formats.checkpoint import describe
-from outrider.core.model import exact, ops, state
+from outrider.core.model import exact
 from outrider.core.model.blocks.mlp import Experts
+from outrider.core.model.cache import states
+from outrider.core.model.cache.layout import Where, span
 from outrider.core.model.capture import Capture
 from outrider.core.model.decoder import Decoder
+from outrider.core.model.kernels import ops
 from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.model.state import span
-from outrider.core.model.where import Where
 from outrider.core.sampling.sample import Sampler
 from outrider.core.session import answer, conversation
 from outrider.core.session.conversation import Conversation
@@ -229,14 +230,14 @@ def test_the_bits_differ_without_exact_mode(kind: str) -> None:
 def test_a_fixed_pass_reads_the_whole_buffer_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = toys.target(context=150)
     shapes: set[tuple[int, int]] = set()
-    take = state.Rows.take
+    take = states.Rows.take
 
-    def spying(self: state.Rows, where: Where, *new: Tensor) -> list[Tensor]:
+    def spying(self: states.Rows, where: Where, *new: Tensor) -> list[Tensor]:
         seen = take(self, where, *new)
         shapes.add((new[0].shape[0], seen[0].shape[0]))
         return seen
 
-    monkeypatch.setattr(state.Rows, "take", spying)
+    monkeypatch.setattr(states.Rows, "take", spying)
     with without_c(True):
         target = TargetModel(toy.decoder, toy.info, toy.context, exact=3)
         for at in (0, 1, 60, 149):

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from outrider.core.base.errors import ModelError
 from outrider.core.model.families import read_spec
-from outrider.core.model.spec import DenseSpec
+from outrider.core.model.families.spec import DenseSpec
 
 pytestmark = pytest.mark.skipif(not NAMES, reason=golden.REASON)
 

@@ -14,16 +14,16 @@ from torch import Tensor
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
 from outrider.core.formats.checkpoint import describe
-from outrider.core.model import ops
 from outrider.core.model.blocks import mlp
 from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.cache.layout import Place, Sight
 from outrider.core.model.capture import Capture
-from outrider.core.model.kernels.native.walk import Steps, settle, walk
-from outrider.core.model.kernels.triton import flash, fused
-from outrider.core.model.kernels.triton.fused import Triton, failing, find
+from outrider.core.model.families.spec import Activation, AttentionSpec
+from outrider.core.model.kernels import flash, fused, ops
+from outrider.core.model.kernels.fused import Triton, failing, find
+from outrider.core.model.kernels.interface import Heads
+from outrider.core.model.kernels.walk import Steps, settle, walk
 from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.model.ops import Heads, Place, Sight
-from outrider.core.model.spec import Activation, AttentionSpec
 from outrider.core.session.conversation import Conversation
 
 BACKEND = Triton()

@@ -10,8 +10,9 @@ import pytest
 import torch
 from golden import FOLDER, NAMES, decoder, tolerance
 
-from outrider.core.model import ops, where
+from outrider.core.model.cache import layout
 from outrider.core.model.families import READERS
+from outrider.core.model.kernels import ops
 
 pytestmark = pytest.mark.skipif(not NAMES, reason=golden.REASON)
 
@@ -139,5 +140,5 @@ def test_scores_of_many_rows_are_computed_in_slices(family: str, monkeypatch: py
     model = decoder(FOLDER / family, torch.float64, 64)
     ids = golden.tensors(family)["input_ids"][0]
     whole = model.run(ids, model.new_cache(64)).logits
-    monkeypatch.setattr(where, "SCORES", 2000)  # a few rows at a time
+    monkeypatch.setattr(layout, "SCORES", 2000)  # a few rows at a time
     torch.testing.assert_close(model.run(ids, model.new_cache(64)).logits, whole, atol=1e-9, rtol=0)

@@ -9,7 +9,7 @@ import pytest
 import toys
 from golden import NAMES, RECURRENT, SLIDING, Golden
 
-from outrider.core.model import state, where
+from outrider.core.model.cache import layout, states
 from outrider.core.session.conversation import Conversation
 
 pytestmark = pytest.mark.skipif(not NAMES, reason=golden.REASON)
@@ -35,8 +35,8 @@ def told(request: pytest.FixtureRequest) -> Iterator[Golden]:
     name, _, tight = request.param.partition(":")
     with pytest.MonkeyPatch.context() as patch:
         if tight:  # rings of 24 rows for a window of 16
-            patch.setattr(state, "SPAN", 8)
-            patch.setattr(where, "SPAN", 8)
+            patch.setattr(states, "SPAN", 8)
+            patch.setattr(layout, "SPAN", 8)
         yield Golden(name, tight=bool(tight))
 
 

@@ -11,8 +11,8 @@ from outrider.core.formats.quantized import Grouped, pack_nibbles
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from outrider.core.model.kernels.triton.kernels import ROWS, grouped_linear
-from outrider.core.model.linear import FEW
+from outrider.core.model.kernels.linear import FEW
+from outrider.core.model.kernels.matmul import ROWS, grouped_linear
 
 KINDS = {
     "Q4_1": (4, 32, {"low"}),

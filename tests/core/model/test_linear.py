@@ -9,9 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outrider.core.formats.quantized import Grouped, pack_nibbles, quantise
-from outrider.core.model import linear as forms
-from outrider.core.model import packed_linear
-from outrider.core.model.linear import Expanding, Form, Int4, Int8, Linear, Prepacked, Stacked, Table, linear
+from outrider.core.model.kernels import linear as forms
+from outrider.core.model.kernels import packed_linear
+from outrider.core.model.kernels.forms import Form, linear
+from outrider.core.model.kernels.linear import Expanding, Int4, Int8, Linear, Prepacked, Stacked, Table
 
 CPU = torch.device("cpu")
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -57,7 +58,7 @@ def test_four_bits_on_a_cpu(rows: int, biased: bool, group: int) -> None:
 
 
 def test_four_bits_where_the_layout_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "_int4_block", lambda: 0)
+    monkeypatch.setattr(forms, "int4_block", lambda: 0)
     weight = four_bits()
     assert not Form(BF16, CPU).keeps(weight.layout)
     assert isinstance(linear(weight, None, BF16, CPU), Expanding)

@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.measure import doctor
-from outrider.core.model import ops
-from outrider.core.model.blocks.mlp import ACTIVATIONS
 from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.cache.layout import Place, Sight, Where, tree_of
+from outrider.core.model.families.spec import Activation, AttentionSpec, RopeSpec
+from outrider.core.model.kernels import ops
+from outrider.core.model.kernels.activations import ACTIVATIONS
+from outrider.core.model.kernels.interface import Heads
 from outrider.core.model.kernels.native import compiled, native
-from outrider.core.model.ops import Heads, Place, Sight
-from outrider.core.model.spec import Activation, AttentionSpec, RopeSpec
-from outrider.core.model.where import Where, tree_of
 
 CPU = torch.device("cpu")
 ROPE = RopeSpec(10_000.0, 0)

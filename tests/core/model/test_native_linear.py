@@ -9,10 +9,11 @@ from torch import Tensor
 from outrider.core.formats.layout import KINDS, Layout
 from outrider.core.formats.quantized import Grouped, pack_nibbles, quantise
 from outrider.core.formats.quants import _IQ4
-from outrider.core.model import linear, packed_linear
+from outrider.core.model.kernels import linear, packed_linear
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.linear import FEW, Int4, Int8
 from outrider.core.model.kernels.native import compiled
-from outrider.core.model.linear import FEW, Form, Int4, Int8
-from outrider.core.model.packed_linear import Packed, Plain, Products
+from outrider.core.model.kernels.packed_linear import Packed, Plain, Products
 
 CPU = torch.device("cpu")
 BF16, FP32 = torch.bfloat16, torch.float32

@@ -14,7 +14,7 @@ from toys import checkpoint as toy
 from outrider.core.base.errors import ModelError
 from outrider.core.formats.checkpoint import Checkpoint, open_checkpoint
 from outrider.core.model import outline
-from outrider.core.model.linear import Form
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.load import load_decoder
 
 

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.formats.quantized import quantise
-from outrider.core.model import linear
 from outrider.core.model.decoder import Decoder
-from outrider.core.model.linear import Expanding, Form, Int4
+from outrider.core.model.kernels import linear
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.linear import Expanding, Int4
+from outrider.core.model.kernels.packed_linear import Packed
 from outrider.core.model.load import load_decoder
-from outrider.core.model.packed_linear import Packed
 
 pytestmark = pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 

@@ -9,7 +9,7 @@ from golden import FOLDER, RECURRENT, decoder
 
 from outrider.core.model.blocks import delta
 from outrider.core.model.blocks.scan import CHUNK, by_chunks, by_tokens, chunked, fading
-from outrider.core.model.state import Count, Recurrent, Room
+from outrider.core.model.cache.states import Count, Recurrent, Room
 
 needs_golden = pytest.mark.skipif(not RECURRENT, reason=golden.REASON)
 

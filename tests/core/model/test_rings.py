@@ -8,11 +8,11 @@ import torch
 from golden import FOLDER, SLIDING, decoder, tolerance
 
 from outrider.core.drafting import ModelInfo
-from outrider.core.model import state, where
+from outrider.core.model.cache import layout
+from outrider.core.model.cache.layout import Where
+from outrider.core.model.cache.states import Cache, Ring, Room, Rows, new_rows
+from outrider.core.model.families.spec import AttentionSpec
 from outrider.core.model.model import TargetModel
-from outrider.core.model.spec import AttentionSpec
-from outrider.core.model.state import Cache, Ring, Room, Rows, new_rows
-from outrider.core.model.where import Where
 
 CPU = torch.device("cpu")
 needs_golden = pytest.mark.skipif(not SLIDING, reason=golden.REASON)
@@ -21,8 +21,7 @@ needs_golden = pytest.mark.skipif(not SLIDING, reason=golden.REASON)
 @pytest.fixture
 def fine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small steps, so that a ring for a window of 16 and a slack of 8 has 24 rows and turns within 48 tokens."""
-    monkeypatch.setattr(state, "SPAN", 8)
-    monkeypatch.setattr(where, "SPAN", 8)
+    monkeypatch.setattr(layout, "SPAN", 8)
 
 
 @pytest.fixture(params=SLIDING)

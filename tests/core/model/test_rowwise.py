@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outrider.core.model.blocks.mlp import ACTIVATIONS
 from outrider.core.model.blocks.rowwise import rowwise
+from outrider.core.model.kernels.activations import ACTIVATIONS
 
 
 @pytest.fixture(autouse=True)

@@ -15,20 +15,25 @@ pytest.importorskip("triton", reason="Triton is made for Linux only")
 import triton
 import triton.language as tl
 
-from outrider.core.model import ops
-from outrider.core.model.blocks.mlp import ACTIVATIONS, Dense, Experts, Router, Ungated
-from outrider.core.model.kernels.triton import sparse
-from outrider.core.model.kernels.triton.fused import Triton
-from outrider.core.model.linear import FEW
-from outrider.core.model.spec import Activation, ExpertsSpec
+from outrider.core.model.blocks.mlp import Dense, Experts, Router, Ungated, matrices
+from outrider.core.model.families.spec import Activation, ExpertsSpec
+from outrider.core.model.kernels import ops, sparse
+from outrider.core.model.kernels.activations import ACTIVATIONS
+from outrider.core.model.kernels.fused import Triton
+from outrider.core.model.kernels.linear import FEW
 
 BACKEND = Triton()
 SIZE = WIDTH, INNER = 64, 32
 SMALL = 8, 8
 
 
+def mixture_of(experts: Sequence[Dense | Ungated], dtype: torch.dtype) -> sparse.Mixture | None:
+    found = matrices(experts)
+    return None if found is None else sparse.mixture(*found, dtype)
+
+
 def check(experts: Sequence[Dense | Ungated], rows: int, top: int) -> None:
-    mixture = sparse.mixture(experts, torch.float32)
+    mixture = mixture_of(experts, torch.float32)
     assert mixture is not None
     some = case(rows, top, len(experts), experts[0].down.features[0])
     torch.testing.assert_close(mixture(*some).double(), want(experts, *some), atol=2e-5, rtol=2e-5)
@@ -106,7 +111,7 @@ def test_rows_that_do_not_begin_where_wide_reads_may() -> None:
 def test_half_precision() -> None:
     """fp16 only: the interpreter multiplies bf16 as if it were whole numbers."""
     experts = gated("plain", 3, SIZE, "clamped", bias=True, dtype=torch.float16)
-    mixture = sparse.mixture(experts, torch.float16)
+    mixture = mixture_of(experts, torch.float16)
     assert mixture is not None
     x, weights, chosen = case(3, 2, 3, WIDTH)
     got = mixture(x.half(), weights, chosen)
@@ -116,7 +121,7 @@ def test_half_precision() -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "4 bits"])
 def test_a_row_does_not_depend_on_its_neighbours(kind: str) -> None:
-    mixture = sparse.mixture(gated(kind, 3, (WIDTH, 16 if kind == "plain" else INNER)), torch.float32)
+    mixture = mixture_of(gated(kind, 3, (WIDTH, 16 if kind == "plain" else INNER)), torch.float32)
     assert mixture is not None
     x, weights, chosen = case(18, 2, 3, WIDTH)
     together = mixture(x, weights, chosen)
@@ -126,15 +131,15 @@ def test_a_row_does_not_depend_on_its_neighbours(kind: str) -> None:
 
 def test_what_is_not_taken() -> None:
     experts = gated("plain", 2, SIZE)
-    assert sparse.mixture(experts, torch.float32) is not None
-    assert sparse.mixture(experts, torch.float64) is None
-    assert sparse.mixture(experts, torch.float16) is None  # they are of another dtype
-    assert sparse.mixture([*experts, *gated("4 bits", 1, SIZE)], torch.float32) is None
-    assert sparse.mixture([*gated("4 bits", 1, SIZE), *gated("any table", 1, SIZE)], torch.float32) is None
-    assert sparse.mixture([*experts, *gated("plain", 1, SIZE, "clamped")], torch.float32) is None
-    assert sparse.mixture([*experts, *gated("plain", 1, SIZE, bias=True)], torch.float32) is None
-    assert sparse.mixture([*experts, *gated("plain", 1, (WIDTH, INNER + 1))], torch.float32) is None
-    assert sparse.mixture([*experts, Ungated(experts[0].down, experts[0].down)], torch.float32) is None
+    assert mixture_of(experts, torch.float32) is not None
+    assert mixture_of(experts, torch.float64) is None
+    assert mixture_of(experts, torch.float16) is None  # they are of another dtype
+    assert mixture_of([*experts, *gated("4 bits", 1, SIZE)], torch.float32) is None
+    assert mixture_of([*gated("4 bits", 1, SIZE), *gated("any table", 1, SIZE)], torch.float32) is None
+    assert mixture_of([*experts, *gated("plain", 1, SIZE, "clamped")], torch.float32) is None
+    assert mixture_of([*experts, *gated("plain", 1, SIZE, bias=True)], torch.float32) is None
+    assert mixture_of([*experts, *gated("plain", 1, (WIDTH, INNER + 1))], torch.float32) is None
+    assert mixture_of([*experts, Ungated(experts[0].down, experts[0].down)], torch.float32) is None
 
 
 class Asked(Exception):

@@ -12,21 +12,22 @@ import torch
 from torch import Tensor
 
 from outrider.core.formats.quantized import Grouped, pack_nibbles, quantise
-from outrider.core.model import ops, packed_linear, stack
+from outrider.core.model import stack
 from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.block import Block, Weights
 from outrider.core.model.blocks.mlp import Dense, Ungated
 from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.cache.layout import Where, tree_of
+from outrider.core.model.cache.states import Cache, Rows
 from outrider.core.model.capture import Capture
-from outrider.core.model.decoder import Block, Decoder, Pass, Weights
-from outrider.core.model.kernels.native import compiled, native
-from outrider.core.model.kernels.native.native import Native
+from outrider.core.model.decoder import Decoder, Pass
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
+from outrider.core.model.kernels import compiled, native, ops, packed_linear
+from outrider.core.model.kernels.linear import Linear, Stacked, Table
+from outrider.core.model.kernels.native import Native
+from outrider.core.model.kernels.packed_linear import Packed, Plain
 from outrider.core.model.lane import Lane
-from outrider.core.model.linear import Linear, Stacked, Table
 from outrider.core.model.load import tables
-from outrider.core.model.packed_linear import Packed, Plain
-from outrider.core.model.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
-from outrider.core.model.state import Cache, Rows
-from outrider.core.model.where import Where, tree_of
 
 CPU = torch.device("cpu")
 BF16, FP32 = torch.bfloat16, torch.float32

@@ -10,10 +10,10 @@ from replay import Replay
 from torch import Tensor
 
 from outrider.core.formats.checkpoint import describe
-from outrider.core.model import ops
 from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.cache.states import Room, Rows
+from outrider.core.model.kernels import ops
 from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.model.state import Room, Rows
 from outrider.core.model.steps import Steps, filled
 
 

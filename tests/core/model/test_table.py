@@ -4,8 +4,8 @@ import torch
 from pytest import MonkeyPatch
 
 from outrider.core.formats.quantized import quantise
-from outrider.core.model import linear
-from outrider.core.model.linear import Table
+from outrider.core.model.kernels import linear
+from outrider.core.model.kernels.linear import Table
 
 
 def test_kept_rows_are_the_expanded_ones(monkeypatch: MonkeyPatch) -> None:

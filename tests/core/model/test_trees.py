@@ -8,9 +8,9 @@ import golden
 import pytest
 import torch
 
+from outrider.core.model.cache.layout import tree_of
+from outrider.core.model.cache.states import Cache
 from outrider.core.model.decoder import Decoder
-from outrider.core.model.state import Cache
-from outrider.core.model.where import tree_of
 
 pytestmark = pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 

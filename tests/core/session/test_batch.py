@@ -26,8 +26,8 @@ from outrider.core.base.protocol import (
 )
 from outrider.core.drafting import Context, Draft, Drafter, Needs, Stateless
 from outrider.core.library.library import resolve
+from outrider.core.model.cache.states import Cache
 from outrider.core.model.model import TargetModel
-from outrider.core.model.state import Cache
 from outrider.core.sampling.sample import Sampler, Settings
 from outrider.core.sampling.sample import together as drawn_together
 from outrider.core.session import batch

@@ -12,7 +12,7 @@ import toys
 
 from outrider.core.base.errors import UsageError
 from outrider.core.base.protocol import MOST_DRAFTED, Generate, Message, ModelChoice, Notice, Sampling, most_threads
-from outrider.core.model.state import SLACK
+from outrider.core.model.cache.states import SLACK
 from outrider.core.session.engine import Engine
 from outrider.core.text.files import TokenizerFiles
 from outrider.core.text.signs import BYTES

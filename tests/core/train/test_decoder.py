@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from outrider.core.base.errors import ModelError
 from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.model.blocks.rope import inverse_frequencies
-from outrider.core.model.linear import Form
-from outrider.core.model.spec import RopeSpec
+from outrider.core.model.families.spec import RopeSpec
+from outrider.core.model.kernels.forms import Form
 from outrider.core.train import decoder as decoders
 from outrider.core.train import export
 from outrider.core.train.recipe import Text

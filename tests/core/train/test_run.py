@@ -198,15 +198,15 @@ def test_a_run_that_ends_anywhere_comes_to_the_same_weights(
 ALONE = """
 import sys
 import msgspec
-from outrider.core.engine import Engine
-from outrider.core.protocol import Progress, Train
-from outrider.core.train import course
+from outrider.core.session.engine import Engine
+from outrider.core.base.protocol import Progress, Train
+from outrider.core.train import run as training
 
 def say(event):
     if isinstance(event, Progress):
         print(event.phase, int(event.done), flush=True)
 
-course.run(Engine(), msgspec.json.decode(sys.stdin.buffer.read(), type=Train), say, lambda: False)
+training.run(Engine(), msgspec.json.decode(sys.stdin.buffer.read(), type=Train), say, lambda: False)
 """
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from outrider.core.model.capture import Capture
-    from outrider.core.model.linear import Form
+    from outrider.core.model.kernels.forms import Form
 
 Result = TypeVar("Result")
 

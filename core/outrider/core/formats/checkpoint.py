@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.base.model_info import ModelInfo
-from outrider.core.formats.names.places import Part, Place
+from outrider.core.formats.gguf.places import Part, Place
+from outrider.core.formats.gguf.reader import AGAIN, PART, GGUFFile
 from outrider.core.text.files import TokenizerFiles, fingerprint
 
-from . import names, shards, sidecar
+from . import shards, sidecar
 from .config import LAYERS, ConfigReader, text_config
-from .gguf import AGAIN, PART, GGUFFile
+from .gguf import names
 from .layout import Layout, of_blocks
 from .recommended import of_gguf
 from .safetensors import SafetensorsCheckpoint, read_json

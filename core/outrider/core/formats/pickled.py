@@ -12,9 +12,9 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from outrider.core.base.errors import BrokenFileError, ModelError
+from outrider.core.base.file_kind import disguise
+from outrider.core.formats.gguf.reader import AGAIN
 
-from .file_kind import disguise
-from .gguf import AGAIN
 from .safetensors import UNREADABLE
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outrider.core.base.errors import BrokenFileError, ModelError
+from outrider.core.base.file_kind import disguise
+from outrider.core.formats.gguf.reader import AGAIN
 from outrider.core.text.files import TokenizerFiles
 
 from . import packed, shards
-from .file_kind import disguise
-from .gguf import AGAIN
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from outrider.core.base.errors import ModelError
 
-from . import gguf
+from .gguf import reader
 
 Kind = Literal["", "drafter", "projector", "imatrix", "adapter"]  # "": a model
 
@@ -69,7 +69,7 @@ def of_file(path: Path, shown: str = "") -> Kind:
     """What a GGUF file on disk is. `shown`: its path below the folder that holds the model."""
     named = by_name(shown or path.name)
     try:
-        general = gguf.general(path)
+        general = reader.general(path)
     except ModelError:  # opening it says what is wrong
         return named
     told = by_header(general)

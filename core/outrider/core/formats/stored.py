@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.base.errors import BrokenFileError
-
-from .gguf import AGAIN
+from outrider.core.formats.gguf.reader import AGAIN
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 

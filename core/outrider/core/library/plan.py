@@ -24,13 +24,13 @@ from outrider.core.base.values import LEAST_CONTEXT
 from outrider.core.formats.checkpoint import Checkpoint
 from outrider.core.formats.layout import Layout
 from outrider.core.model.families import read_spec
-from outrider.core.model.spec import AttentionSpec, ConvSpec, DeltaSpec, LatentSpec, MambaSpec, TargetSpec
+from outrider.core.model.families.spec import AttentionSpec, ConvSpec, DeltaSpec, LatentSpec, MambaSpec, TargetSpec
 
 from . import catalogue, memory
 from .catalogue import Entry
 
 if TYPE_CHECKING:
-    from outrider.core.model.linear import Form
+    from outrider.core.model.kernels.forms import Form
 
 CONTEXT = 8192  # tokens, where the user does not say: K/V of a small model stay below 200 MB
 LEAST = 2048  # tokens; a context below that is not offered
@@ -121,7 +121,8 @@ def used(checkpoint: Checkpoint) -> list[str]:
 
 def rows_kept(window: int, context: int) -> int:
     """Rows of keys and values that a layer of this window keeps (0: it sees all) where `context` tokens have to fit."""
-    from outrider.core.model.state import RINGS, SLACK, span
+    from outrider.core.model.cache.layout import span
+    from outrider.core.model.cache.states import RINGS, SLACK
 
     ring = span(window - 1 + SLACK)
     capacity = context + SLACK
@@ -161,7 +162,7 @@ def recurrent(spec: TargetSpec, dtype_name: str) -> Iterator[int]:
 
 def beside(spec: TargetSpec, context: int, dtype_name: str) -> int:
     """Bytes of rope tables and of the recurrent states that are kept beside the newest: snapshots, and that before a pass."""
-    from outrider.core.model.state import SLACK, SNAPSHOTS
+    from outrider.core.model.cache.states import SLACK, SNAPSHOTS
 
     mixers = [layer.mixer for layer in spec.layers]
     ropes = {(mixer.rope, mixer.head_dim) for mixer in mixers if isinstance(mixer, AttentionSpec) and mixer.rope}
@@ -181,7 +182,7 @@ def of_checkpoint(checkpoint: Checkpoint, name: str = "") -> Subject:
     def weights(how: Settings) -> int:
         import torch
 
-        from outrider.core.model.linear import Form, packs
+        from outrider.core.model.kernels.forms import Form, packs
         from outrider.core.model.load import DTYPES
 
         device, dtype = torch.device(how.device), DTYPES[how.dtype]

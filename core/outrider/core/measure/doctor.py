@@ -42,7 +42,8 @@ def _fused() -> list[Finding]:
     try:
         import torch
 
-        from outrider.core.model import capture, ops, packed_linear
+        from outrider.core.model import capture
+        from outrider.core.model.kernels import ops, packed_linear
     except ImportError:  # torch is missing, which `_torch` has told
         return []
     found, fix = [], "Not needed, but answers come faster with compiled ones."

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.cache.layout import Place, Where, tree_of
+from outrider.core.model.cache.states import RINGS, SLACK, Cache, Room, Rows, State
+from outrider.core.model.families.spec import AttentionSpec, RopeSpec
+from outrider.core.model.kernels.interface import Crowd, Fused
+from outrider.core.model.kernels.linear import FEW
 
-from . import ops
 from .decoder import Decoder, Pass
-from .linear import FEW
-from .spec import AttentionSpec, RopeSpec
-from .state import RINGS, SLACK, Cache, Room, Rows, State
-from .where import Where, tree_of
+from .kernels import ops
 
 
 class Parted(Protocol):
@@ -60,7 +61,7 @@ class _Beside(Where):
     def __init__(self, decoder: Decoder, shares: Sequence[Share]) -> None:
         tables, dtype, device = decoder.weights.tables, decoder.dtype, decoder.device
         super().__init__(0, sum(len(share.ids) for share in shares), tables, dtype, device)
-        self._crowds: dict[tuple[RopeSpec | None, int, tuple[int, ...]], ops.Crowd | None] = {}
+        self._crowds: dict[tuple[RopeSpec | None, int, tuple[int, ...]], Crowd | None] = {}
         self.each: list[tuple[slice, Where, Cache]] = []
         at = 0
         for ids, cache, parents, _ in shares:
@@ -95,14 +96,14 @@ class _Beside(Where):
             else crowd(mixed, [state.parts[0] for state in states if isinstance(state, Rows)], heads)
         )
 
-    def _crowd(self, fast: ops.Fused, spec: AttentionSpec, rings: Sequence[int]) -> ops.Crowd | None:
+    def _crowd(self, fast: Fused, spec: AttentionSpec, rings: Sequence[int]) -> Crowd | None:
         places = []
         for (_, where, _), ring in zip(self.each, rings, strict=True):
             if where.sight is None:
                 return None
             cos, sin = (None, None) if spec.rope is None else where.rope(spec.rope, spec.head_dim)
             slots = where.slots(ring) if ring else where.index
-            places.append(ops.Place(slots, ring, cos, sin, where.sight))
+            places.append(Place(slots, ring, cos, sin, where.sight))
         return fast.crowd(places)
 
 

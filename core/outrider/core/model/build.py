@@ -17,6 +17,7 @@ from outrider.core.base.errors import ModelError
 from outrider.core.formats.quantized import Grouped
 from outrider.core.model.blocks.absent import NoChannel, NoMixer
 from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.block import Beside, Block, Channel, ExtraEmbedding, Mixer, PerLayer
 from outrider.core.model.blocks.conv import ShortConv
 from outrider.core.model.blocks.delta import DeltaNet
 from outrider.core.model.blocks.latent import LatentAttention
@@ -24,11 +25,19 @@ from outrider.core.model.blocks.mamba import Mamba
 from outrider.core.model.blocks.mlp import Dense, Experts, Router, Ungated
 from outrider.core.model.blocks.norm import Norm
 from outrider.core.model.blocks.rope import order
+from outrider.core.model.families.spec import (
+    Absent,
+    AttentionSpec,
+    ConvSpec,
+    DeltaSpec,
+    DenseSpec,
+    ExpertsSpec,
+    LatentSpec,
+    MambaSpec,
+)
+from outrider.core.model.kernels.linear import Linear, Table
 
-from .decoder import Beside, Block, Channel, ExtraEmbedding, Mixer, PerLayer
-from .linear import Linear, Table
 from .reader import Reader
-from .spec import Absent, AttentionSpec, ConvSpec, DeltaSpec, DenseSpec, ExpertsSpec, LatentSpec, MambaSpec
 
 
 class Builder(Reader):

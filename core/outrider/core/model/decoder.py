@@ -6,29 +6,26 @@ Letters: `S` new tokens, `V` vocabulary, `d` width.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.block import Mixer, Weights
 from outrider.core.model.blocks.latent import LatentAttention
-from outrider.core.model.blocks.mlp import Experts
-from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.cache.layout import Fixed, Still, Tree, Where
+from outrider.core.model.cache.states import RINGS, SLACK, Cache, Room
+from outrider.core.model.families.spec import TargetSpec
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.interface import Fused
 
-from . import ops
-from .linear import Form, Linear, Table
-from .spec import TargetSpec
-from .state import RINGS, SLACK, Cache, Room, State
-from .where import Fixed, Still, Tables, Tree, Where
+from .kernels import ops
+from .stack import Stack, stacks
 
 EXPANDED = 256  # rows of the unit matrix by which an output layer is expanded at a time
-
-if TYPE_CHECKING:
-    from .stack import Stack
 
 
 class Pass(NamedTuple):
@@ -36,118 +33,6 @@ class Pass(NamedTuple):
 
     logits: Tensor  # [S or 1, V]
     hidden: Tensor | None  # [S, states asked for, d]
-
-
-class Mixer(Protocol):
-    """A token mixer."""
-
-    def new_state(self, room: Room) -> State | None:
-        """Its memory of a new conversation."""
-        ...
-
-    def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
-        """[S, d] -> [S, d], plus the residual if there is one."""
-        ...
-
-
-class Channel(Protocol):
-    """A channel mixer."""
-
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """[S, d] -> [S, d], plus the residual if there is one."""
-        ...
-
-
-@dataclass(slots=True)
-class PerLayer:
-    """Gemma 4 E sizes: what a block adds from the extra embedding."""
-
-    gate: Linear  # d -> D
-    project: Linear  # D -> d
-    norm: Norm
-
-
-@dataclass(slots=True)
-class Beside:
-    """Gemma 4: experts beside the dense MLP, each branch with norms of its own."""
-
-    experts: Experts
-    before: Norm
-    after: Norm
-    after_dense: Norm
-
-
-@dataclass(slots=True)
-class Block:
-    """One layer: mixers with the norms around them."""
-
-    mixer: Mixer
-    channel: Channel
-    source: int  # whose state the mixer uses
-    before_mixer: Norm | None
-    after_mixer: Norm | None
-    before_channel: Norm | None
-    after_channel: Norm | None
-    beside: Beside | None = None
-    per_layer: PerLayer | None = None
-    scalar: Tensor | None = None  # []
-
-    def run(self, x: Tensor, where: Where, state: State | None, spec: TargetSpec) -> Tensor:
-        """[S, d] -> [S, d]: both mixers with their residuals; `spec` is that of the decoder the block belongs to."""
-        channel = self.channel
-        if (where.still or where.real) and isinstance(channel, Experts):
-            channel = partial(channel, still=where.still, real=where.real)
-        if spec.parallel:
-            y = _maybe(self.before_mixer, x)
-            return channel(y, self.mixer(y, where, state, x))
-        scale = spec.residual_scale
-        y = _maybe(self.before_mixer, x)
-        if self.after_mixer is None and scale == 1.0:
-            x = self.mixer(y, where, state, x)
-        else:
-            x = x + _maybe(self.after_mixer, self.mixer(y, where, state)) * scale
-        y = _maybe(self.before_channel, x)
-        if self.beside is not None:
-            beside = self.beside
-            routed = beside.experts.routed(beside.before(x), x, still=where.still, real=where.real)
-            y = beside.after_dense(channel(y)) + beside.after(routed)
-            return x + _maybe(self.after_channel, y)
-        if self.after_channel is None and scale == 1.0:
-            return channel(y, x)
-        return x + _maybe(self.after_channel, channel(y)) * scale
-
-
-@dataclass(frozen=True, slots=True)
-class ExtraEmbedding:
-    """Gemma 4 E sizes: one more embedding for every layer, mixed with a projection of the ordinary one."""
-
-    table: Table  # [V, L D]
-    project: Linear  # d -> L D
-    norm: Norm  # over D
-
-    def __call__(self, ids: Tensor, x: Tensor, layers: int) -> Tensor:
-        """[S, L, D] for the scaled embedding `x` [S, d]."""
-        rows = self.table(ids).view(ids.shape[0], layers, -1)
-        made = (self.project(x) * x.shape[-1] ** -0.5).view(rows.shape)
-        return (self.norm(made) + rows * rows.shape[-1] ** 0.5) * 2**-0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Everything a decoder reads."""
-
-    embedding: Table  # [V, d]
-    blocks: tuple[Block, ...]
-    norm: Norm
-    head: Linear  # d -> V
-    tables: Tables
-    rows: int  # positions the tables reach
-    extra: ExtraEmbedding | None = None
-    embed_norm: Norm | None = None
-    nbytes: int = 0
-    parameters: int = 0
-    each: float = 0.0  # bytes of a parameter of the blocks; 0: not known
-    form: Form | None = None  # what was asked of its matrices; None: plain
 
 
 class Decoder:
@@ -159,7 +44,7 @@ class Decoder:
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
         self.form = weights.form or Form(self.dtype, self.device)
-        self._known: dict[ops.Fused, Mapping[int, Stack]] = {}
+        self._known: dict[Fused, Mapping[int, Stack]] = {}
         self._scale = torch.tensor(spec.embed_scale, dtype=self.dtype, device=self.device)  # rounded as weights are
         self.unnamed: Tensor | None = None  # [m] ids that the tokenizer has no token for
 
@@ -264,11 +149,11 @@ class Decoder:
         states, kept = keep
         x = self.embed(ids, read=not where.still)  # [S, d]
         extra = self.weights.extra(ids, x, len(self.weights.blocks)) if self.weights.extra else None
-        stacks, index = self._stacks(x), 0
+        ready, index = self._stacks(x), 0
         while index < count:
             if index in states:
                 kept[index] = x
-            stack = stacks.get(index)
+            stack = ready.get(index)
             stop = index + 1 if stack is None else min(stack.stop, count)
             y = None if stack is None else stack.run(x, where, cache, stop, keep)
             if y is None:
@@ -293,7 +178,7 @@ class Decoder:
         if fast is None:
             return {}
         if fast not in self._known:
-            self._known[fast] = fast.stacks(self.weights, self.spec)
+            self._known[fast] = stacks(fast, self.weights, self.spec)
         return self._known[fast]
 
 
@@ -303,7 +188,3 @@ def reads_what_is_there(mixers: Sequence[Mixer], like: Tensor) -> bool:
     plain = [mixer.heads for mixer in mixers if isinstance(mixer, Attention)]
     fused = all(fast is not None and heads is not None and fast.attends(heads, like.dtype) for heads in plain)
     return fused and not any(isinstance(mixer, LatentAttention) for mixer in mixers)
-
-
-def _maybe(norm: Norm | None, x: Tensor) -> Tensor:
-    return x if norm is None else norm(x)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import torch
 
 from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.block import Block
 from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.kernels.interface import Fused
+from outrider.core.model.kernels.linear import Linear, Stacked
+from outrider.core.model.kernels.packed_linear import Packed
 
-from . import ops
-from .decoder import Block, Decoder
-from .linear import Linear, Stacked
-from .packed_linear import Packed
+from .decoder import Decoder
+from .kernels import ops
 
 LEAST = 8  # rows; a power of two: kernels for tiles of rows have no odd rows then, which some of them add up otherwise
 
@@ -36,7 +38,7 @@ def apart(decoder: Decoder) -> bool:
     return ends and all(_block(block, fast, decoder.dtype) for block in weights.blocks)
 
 
-def _block(block: Block, fast: ops.Fused, dtype: torch.dtype) -> bool:
+def _block(block: Block, fast: Fused, dtype: torch.dtype) -> bool:
     if block.beside is not None or block.per_layer is not None:
         return False
     norms = (block.before_mixer, block.after_mixer, block.before_channel, block.after_channel)

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from outrider.core.model.cache.layout import Still, Tree, shape_of, span
+from outrider.core.model.cache.states import Cache, Recurrent
+
 from .capture import Capture, Job
 from .decoder import Decoder, Pass
-from .state import Cache, Recurrent, span
-from .where import Still, Tree, shape_of
 
 WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33, 64)
 LEAST_END = 1024  # rows that a pass reads at least, where that is fixed

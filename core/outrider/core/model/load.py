@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from outrider.core.base.errors import UsageError
+from outrider.core.model.blocks.block import Weights
+from outrider.core.model.cache.layout import Tables
+from outrider.core.model.families.spec import AttentionSpec, LatentSpec, TargetSpec
+from outrider.core.model.kernels.forms import Form
 
 from .blocks import rope
 from .build import Builder
-from .decoder import Decoder, Weights
+from .decoder import Decoder
 from .families import read_spec
-from .linear import Form
-from .spec import AttentionSpec, LatentSpec, TargetSpec
 from .unread import refuse_unread
-from .where import Tables
 
 if TYPE_CHECKING:
     from outrider.core.formats.checkpoint import Checkpoint

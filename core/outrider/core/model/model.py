@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from outrider.core.base.model_info import ModelInfo
+from outrider.core.model.cache.layout import Fixed, span, tree_of
+from outrider.core.model.cache.states import SLACK, Cache, Rows
+from outrider.core.model.kernels.forms import Form
 
 from .capture import Capture, Result, capture_for
 from .decoder import Decoder, Pass
 from .exact import apart, width
 from .lane import Lane
-from .linear import Form
-from .state import SLACK, Cache, Rows, span
 from .steps import filled
-from .where import Fixed, tree_of
 
 SMALL = 0.85  # bytes of a parameter up to which a model has about 4 bits
 HALF = 0.75  # share of the bytes of plain weights up to which it has about 8

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .linear import Form
+from outrider.core.model.kernels.forms import Form
+
 from .load import load_decoder
 
 if TYPE_CHECKING:

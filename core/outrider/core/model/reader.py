@@ -14,9 +14,9 @@ from torch import Tensor
 from outrider.core.base.errors import ModelError
 from outrider.core.formats.quantized import Grouped, concat
 from outrider.core.model.blocks.norm import Norm
-
-from .linear import Form, Linear, Stacked, Table, linear, rounded
-from .spec import TargetSpec
+from outrider.core.model.families.spec import TargetSpec
+from outrider.core.model.kernels.forms import Form, linear, rounded
+from outrider.core.model.kernels.linear import Linear, Stacked, Table
 
 if TYPE_CHECKING:
     from outrider.core.formats.checkpoint import Checkpoint

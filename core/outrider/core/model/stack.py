@@ -12,7 +12,8 @@ import ctypes
 import sys
 from collections.abc import Mapping, Sequence
 from ctypes import c_float, c_int, c_long, c_void_p
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,19 +22,18 @@ from torch import Tensor
 
 from outrider.core.formats.quantized import quantise
 from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.block import Block, Weights
 from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.kernels.native.native import KINDS, Native, known
+from outrider.core.model.cache.layout import Tables, Where
+from outrider.core.model.cache.states import Cache, Ring, Room, Rows, State, new_rows
+from outrider.core.model.families.spec import AttentionSpec, TargetSpec
+from outrider.core.model.kernels.interface import KINDS
+from outrider.core.model.kernels.linear import FEW, Linear, Stacked
+from outrider.core.model.kernels.native import Native, known
+from outrider.core.model.kernels.packed_linear import Packed, there
 
-from . import ops
-from .linear import FEW, Linear, Stacked
-from .packed_linear import Packed, there
-from .spec import AttentionSpec, TargetSpec
-from .state import Cache, Ring, Room, Rows, State, new_rows
-from .where import Tables, Where
-
-if TYPE_CHECKING:
-    from .decoder import Block, Weights
+from .kernels import ops
 
 TOGETHER = 256  # rows of one call: what they leave for the next step stays in a core's own cache
 _PARTS = 3  # matrices of different forms whose outputs lie side by side, at most
@@ -181,10 +181,12 @@ def _memory(states: Sequence[State | None]) -> _Memory:
     return _Memory(held, rings, sys.maxsize if slack >= FEW and not shared else min(FEW, slack))
 
 
-def stacks(native: Native, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
-    """As `ops.Fused`."""
+def stacks(native: object, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
+    """Blocks of a decoder that run in one go where a pass allows, by the number of the first; none unless C runs them."""
     found: dict[int, Stack] = {}
     blocks, first = weights.blocks, 0
+    if not isinstance(native, Native) or not _works(native, weights.embedding.dtype):
+        return found
     while first < len(blocks):
         stop = first
         while stop < len(blocks) and not spec.parallel and _takes(native, blocks[stop], weights.embedding.dtype):
@@ -199,7 +201,9 @@ def stacks(native: Native, weights: Weights, spec: TargetSpec) -> Mapping[int, S
 def stack_of(blocks: Sequence[Block], tables: Tables, like: Tensor) -> Stack | None:
     """The blocks of a drafter, in order; None unless C runs all of them. `like` has their dtype and lies on their device."""
     native = ops.fused(like)
-    if not isinstance(native, Native) or not all(_takes(native, block, like.dtype) for block in blocks):
+    if not isinstance(native, Native) or not _works(native, like.dtype):
+        return None
+    if not all(_takes(native, block, like.dtype) for block in blocks):
         return None
     return Stack(native, blocks, tables, like.dtype)
 
@@ -258,11 +262,15 @@ def _normed(norm: Norm | None) -> _Normed:
     return _Normed(None if norm.weight is None else norm.weight.data_ptr(), norm.eps, 1)
 
 
+@cache
+def _works(native: Native, dtype: torch.dtype) -> bool:
+    with torch.autocast("cpu", enabled=False):  # a training may be the first to ask
+        return not failing(native, dtype)
+
+
 @torch.inference_mode()
 def failing(native: Native, dtype: torch.dtype) -> bool:
     """Whether a small block does not give what torch's steps give."""
-    from .decoder import Block
-
     if there() is None:
         return False
     generator = torch.Generator().manual_seed(0)

@@ -12,10 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from outrider.core.model.blocks.block import Mixer
+from outrider.core.model.cache.states import Rows
+
 from .capture import Capture
-from .decoder import Mixer, reads_what_is_there
+from .decoder import reads_what_is_there
 from .lane import reach
-from .state import Rows
 
 SHORT = 17  # rows of a pass that is worth a graph; longer ones come once in an answer
 

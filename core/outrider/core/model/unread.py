@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 
 from outrider.core.base.errors import ModelError
+from outrider.core.model.families.spec import AttentionSpec
 
 from .reader import Reader
-from .spec import AttentionSpec
 
 _SHOWN = 3  # names in the error
 # encoders of other inputs beside the text model, and what brings their outputs to its width

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from outrider.core.model.linear import FEW
+from outrider.core.model.kernels.linear import FEW
 from outrider.core.sampling.accept import Guess
 
 from .acceptance import ALL, Acceptance

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from outrider.core.base.errors import ModelError
 from outrider.core.base.protocol import Sampling
-from outrider.core.model import ops
+from outrider.core.model.kernels import ops
 
 from .noise import Noise, gumbel
 

@@ -20,9 +20,9 @@ from outrider.core.decode.rounds import Round, Rounds
 from outrider.core.drafting.registry import Rider
 from outrider.core.library import memory
 from outrider.core.model.batched import Batched, Share, state_bytes
+from outrider.core.model.cache.states import Cache
 from outrider.core.model.decoder import Pass
 from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.model.state import Cache
 from outrider.core.policy.pace import Pace
 from outrider.core.policy.policy import LADDER, Policy
 from outrider.core.sampling.accept import Guess

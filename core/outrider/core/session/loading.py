@@ -18,7 +18,7 @@ from outrider.core.formats.checkpoint import Checkpoint, info, open_checkpoint
 from outrider.core.formats.recommended import recommended
 from outrider.core.library import discovery, memory, plan
 from outrider.core.model.decoder import Decoder
-from outrider.core.model.linear import Form
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.load import choose_device, choose_dtype, load_decoder
 from outrider.core.model.model import SLACK, TargetModel
 from outrider.core.policy.history import History

@@ -24,9 +24,9 @@ from outrider.core.drafting import registry
 from outrider.core.formats.checkpoint import Checkpoint, open_checkpoint
 from outrider.core.formats.config import text_config
 from outrider.core.model.families import read_spec
-from outrider.core.model.linear import Form
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, Names, RopeSpec, TargetSpec
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.reader import PREFIXES, Reader
-from outrider.core.model.spec import AttentionSpec, DenseSpec, LayerSpec, Names, RopeSpec, TargetSpec
 
 from . import export
 from .parts import Mlp, Norm, Projections, Turn, attended, turns

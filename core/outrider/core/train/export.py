@@ -15,7 +15,7 @@ from torch import Tensor
 
 from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.model.blocks.rope import inverse_frequencies
-from outrider.core.model.spec import RopeSpec
+from outrider.core.model.families.spec import RopeSpec
 from outrider.core.text.tokenizer import Tokenizer
 
 TEXT = (

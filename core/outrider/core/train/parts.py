@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from outrider.core.model.blocks.rope import inverse_frequencies
-from outrider.core.model.spec import Activation, AttentionSpec, RopeSpec
+from outrider.core.model.families.spec import Activation, AttentionSpec, RopeSpec
 
 Turn = tuple[Tensor, Tensor] | None  # cos and sin of rows, as `turns` gives them
 

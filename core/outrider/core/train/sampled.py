@@ -17,7 +17,7 @@ from outrider.core.formats.layout import Layout
 from outrider.core.formats.quantized import Grouped
 from outrider.core.model.batched import Batched, Share
 from outrider.core.model.decoder import Decoder as Engine
-from outrider.core.model.linear import Form
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.load import load_decoder
 from outrider.core.model.model import SLACK
 from outrider.core.text.files import TokenizerFiles

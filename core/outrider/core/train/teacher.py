@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from outrider.core.base.model_info import ModelInfo
+from outrider.core.model.cache.states import Cache
+from outrider.core.model.families.spec import TargetSpec
 from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.model.spec import TargetSpec
-from outrider.core.model.state import Cache
 
 from .parts import wide
 

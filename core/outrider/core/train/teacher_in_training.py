@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from outrider.core.model.linear import Form
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.model import TargetModel
 
 from . import export

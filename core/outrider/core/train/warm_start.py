@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.base.errors import ModelError, UsageError
-from outrider.core.model.spec import AttentionSpec, RopeSpec
+from outrider.core.model.families.spec import AttentionSpec, RopeSpec
 
 from .draft_vocabulary import Words
 from .teacher import Teacher

@@ -13,10 +13,10 @@ from outrider.core.formats.stored import words
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.linear import Linear, Stacked, Table
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec
+from outrider.core.model.kernels.linear import Linear, Stacked, Table
 from outrider.core.model.load import tables
 from outrider.core.model.reader import Reader
-from outrider.core.model.spec import AttentionSpec, DenseSpec
 
 from . import format
 from .format import Plan

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
 from outrider.core.drafting.chain import Picks
+from outrider.core.model.cache.layout import Still
 from outrider.core.model.lane import Lane
 from outrider.core.model.steps import SHORT, Steps, filled
-from outrider.core.model.where import Still
 from outrider.core.sampling.sample import certainty, in_target_ids
 
 from .build import Parts

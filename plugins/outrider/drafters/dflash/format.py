@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from outrider.core.base.errors import ModelError
 from outrider.core.formats.config import LAYERS, ConfigReader
 from outrider.core.model.families import common
-from outrider.core.model.spec import AttentionSpec, LayerSpec, RopeSpec, TargetSpec
+from outrider.core.model.families.spec import AttentionSpec, LayerSpec, RopeSpec, TargetSpec
 
 if TYPE_CHECKING:
     from outrider.core.drafting import ModelInfo

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.formats.checkpoint import open_checkpoint
-from outrider.core.model.spec import AttentionSpec, DenseSpec, RopeSpec
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, RopeSpec
 from outrider.core.train import warm_start
 from outrider.core.train.chunked_loss import Asked, Law
 from outrider.core.train.draft_vocabulary import Words, frequent, groups

@@ -172,7 +172,7 @@ class Rider:
     def _spoilt(self) -> None:
         """No draft, and all is read anew for the next one. Raises ModelError where that was no help."""
         from outrider.core.base.errors import ModelError
-        from outrider.core.model.state import Rows
+        from outrider.core.model.cache.states import Rows
 
         self.reset()
         for state in self._cache.states:

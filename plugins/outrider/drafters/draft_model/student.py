@@ -19,7 +19,7 @@ from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.formats.config import text_config
 from outrider.core.formats.safetensors import read_json
 from outrider.core.model.families import read_spec
-from outrider.core.model.spec import AttentionSpec, DenseSpec, LayerSpec, TargetSpec
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, TargetSpec
 from outrider.core.train.decoder import Decoder, Layer, read
 from outrider.core.train.parts import Norm, start
 from outrider.core.train.teacher import Teacher

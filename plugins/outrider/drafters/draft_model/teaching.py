@@ -17,7 +17,7 @@ from torch import Tensor
 from outrider.core.base.errors import UsageError
 from outrider.core.formats.checkpoint import info, open_checkpoint
 from outrider.core.library.library import resolve
-from outrider.core.model.linear import Form
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.load import load_decoder
 from outrider.core.model.model import SLACK, TargetModel
 from outrider.core.train.recipe import Batch, Labels

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from outrider.core.base.errors import ModelError, UsageError
-from outrider.core.model.linear import Form
+from outrider.core.model.kernels.forms import Form
 from outrider.core.model.model import TargetModel
 from outrider.core.train import decoder as decoders
 from outrider.core.train import lean, sampled

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from outrider.core.model.spec import AttentionSpec
+from outrider.core.model.families.spec import AttentionSpec
 from outrider.core.train import warm_start
 from outrider.core.train.draft_vocabulary import Sayings, Words
 from outrider.core.train.parts import Mlp, Norm, Projections, attended, start, turns, wide

@@ -23,7 +23,7 @@ from outrider.core.formats.config import LAYERS, ConfigReader
 from outrider.core.formats.pickled import read_pickled
 from outrider.core.formats.safetensors import read_json
 from outrider.core.model.families import common
-from outrider.core.model.spec import LayerSpec, TargetSpec
+from outrider.core.model.families.spec import LayerSpec, TargetSpec
 from outrider.core.text.files import TokenizerFiles, fingerprint
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import ModelInfo
-from outrider.core.model.spec import AttentionSpec, DenseSpec, RopeSpec
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, RopeSpec
 from outrider.core.train import warm_start
 from outrider.core.train.teacher import Teacher
 

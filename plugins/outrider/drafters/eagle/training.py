@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from outrider.core.model.spec import AttentionSpec
+from outrider.core.model.families.spec import AttentionSpec
 from outrider.core.train import warm_start
 from outrider.core.train.draft_vocabulary import Words, frequent, groups
 from outrider.core.train.parts import Mlp, Norm, Projections, Turn, start, turns, wide

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Step, Target
 from outrider.core.model.families import read_spec
-from outrider.core.model.spec import AttentionSpec, LatentSpec
+from outrider.core.model.families.spec import AttentionSpec, LatentSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -34,7 +34,7 @@ from outrider.core.formats.pickled import read_pickled
 from outrider.core.formats.safetensors import read_file, read_json
 from outrider.core.formats.stored import as_weights, words
 from outrider.core.model.families import read_spec
-from outrider.core.model.spec import AttentionSpec, TargetSpec
+from outrider.core.model.families.spec import AttentionSpec, TargetSpec
 
 from . import OWN
 from .tree import Choice, checked

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Context, Target
-from outrider.core.model.linear import Linear, kept
+from outrider.core.model.kernels.forms import kept
+from outrider.core.model.kernels.linear import Linear
 from outrider.core.sampling.sample import in_target_ids
 
 from .format import AGAIN, HeadFiles, HydraFiles, MedusaFiles

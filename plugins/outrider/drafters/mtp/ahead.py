@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from outrider.core.base.errors import ModelError
 from outrider.core.formats.checkpoint import open_checkpoint
-from outrider.core.model.spec import TargetSpec
+from outrider.core.model.families.spec import TargetSpec
 from outrider.core.train import export, lean, warm_start
 from outrider.core.train.decoder import Along, Layer, obstacle
 from outrider.core.train.draft_vocabulary import Said, Sayings

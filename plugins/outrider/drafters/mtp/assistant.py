@@ -26,17 +26,17 @@ from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
 from outrider.core.drafting.chain import Picks
 from outrider.core.formats.config import ConfigReader
 from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.block import Block
 from outrider.core.model.blocks.norm import Norm
 from outrider.core.model.blocks.rope import rotate_
 from outrider.core.model.build import Builder
-from outrider.core.model.decoder import Block
+from outrider.core.model.cache.layout import Tables, Where
+from outrider.core.model.cache.states import SLACK, Room, State
 from outrider.core.model.families import read_spec
 from outrider.core.model.families.common import HEADS, PLAIN
-from outrider.core.model.linear import Linear, Table
+from outrider.core.model.families.spec import AttentionSpec, LayerSpec, TargetSpec
+from outrider.core.model.kernels.linear import Linear, Table
 from outrider.core.model.load import tables
-from outrider.core.model.spec import AttentionSpec, LayerSpec, TargetSpec
-from outrider.core.model.state import SLACK, Room, State
-from outrider.core.model.where import Tables, Where
 
 from .noted import Noted
 from .readings import ASSISTANT, told

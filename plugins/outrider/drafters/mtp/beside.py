@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from outrider.core.base.errors import ModelError
-from outrider.core.model.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
 from outrider.core.train import lean, warm_start
 from outrider.core.train.decoder import Along, Layer
 from outrider.core.train.draft_vocabulary import Said, Sayings

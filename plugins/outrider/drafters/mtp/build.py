@@ -11,9 +11,9 @@ from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Target
 from outrider.core.model.blocks.norm import Norm
 from outrider.core.model.build import Builder
+from outrider.core.model.cache.states import SLACK
 from outrider.core.model.families import read_spec
 from outrider.core.model.load import tables
-from outrider.core.model.state import SLACK
 
 from .chain import Chain, Layer
 from .layout import COPIES, Layout, find

@@ -22,14 +22,14 @@ from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
 from outrider.core.drafting.chain import Picks
+from outrider.core.model.blocks.block import Block
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.decoder import Block
+from outrider.core.model.cache.layout import Still, Tables, Where
+from outrider.core.model.cache.states import SLACK, Room, Rows
+from outrider.core.model.families.spec import TargetSpec
+from outrider.core.model.kernels.linear import Linear
 from outrider.core.model.lane import Lane
-from outrider.core.model.linear import Linear
-from outrider.core.model.spec import TargetSpec
-from outrider.core.model.state import SLACK, Room, Rows
 from outrider.core.model.steps import SHORT, Steps, filled
-from outrider.core.model.where import Still, Tables, Where
 
 from .memory import CHUNK, Memory, still
 

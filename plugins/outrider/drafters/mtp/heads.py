@@ -24,15 +24,15 @@ from outrider.core.drafting.chain import Picks
 from outrider.core.formats.pickled import read_pickled
 from outrider.core.formats.safetensors import read_file
 from outrider.core.formats.stored import as_weights
+from outrider.core.model.blocks.block import Block
 from outrider.core.model.build import Builder
-from outrider.core.model.decoder import Block
+from outrider.core.model.cache.layout import Still, Tables, Where
+from outrider.core.model.cache.states import SLACK, Room, Rows
 from outrider.core.model.families import read_spec
+from outrider.core.model.families.spec import AttentionSpec, LayerSpec, TargetSpec
 from outrider.core.model.lane import Lane
 from outrider.core.model.load import tables
-from outrider.core.model.spec import AttentionSpec, LayerSpec, TargetSpec
-from outrider.core.model.state import SLACK, Room, Rows
 from outrider.core.model.steps import SHORT, Steps, filled
-from outrider.core.model.where import Still, Tables, Where
 
 from .layout import META, read_settings
 from .memory import CHUNK, Memory, still

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outrider.core.base.errors import ModelError
-from outrider.core.model.spec import AttentionSpec, DenseSpec, ExpertsSpec, LatentSpec, LayerSpec, TargetSpec
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, ExpertsSpec, LatentSpec, LayerSpec, TargetSpec
 
 from .layout import Layout
 

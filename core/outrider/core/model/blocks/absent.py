@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outrider.core.model.state import Room, State
-from outrider.core.model.where import Where
+from outrider.core.model.cache.layout import Where
+from outrider.core.model.cache.states import Room, State
 
 
 class NoMixer:

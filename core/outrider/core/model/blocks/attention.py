@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outrider.core.model import ops
-from outrider.core.model.linear import Linear, missing
-from outrider.core.model.spec import AttentionSpec
-from outrider.core.model.state import Room, Rows, State, new_rows
-from outrider.core.model.where import Where, fitting
+from outrider.core.model.cache.layout import Place, Sight, Where, fitting
+from outrider.core.model.cache.states import Room, Rows, State, new_rows
+from outrider.core.model.families.spec import AttentionSpec
+from outrider.core.model.kernels import ops
+from outrider.core.model.kernels.interface import Fused, Heads
+from outrider.core.model.kernels.linear import Linear, missing
 
 from .norm import Norm
 from .rope import rotate_
@@ -35,7 +36,7 @@ class Attention:
     sinks: Tensor | None = None  # [H]
     plain: bool = field(init=False)  # nothing but rope happens to queries and keys: the fewest steps will do
     _odd: bool = field(init=False)  # more than norms over each head happens to them
-    _heads: ops.Heads | None = field(init=False, default=None)
+    _heads: Heads | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         spec = self.spec
@@ -43,10 +44,10 @@ class Attention:
         self.plain = not self._odd and not spec.qk_norm and spec.source is None
 
     @property
-    def heads(self) -> ops.Heads | None:
+    def heads(self) -> Heads | None:
         """What a fused kernel has to know to do all from `mix` to `out`; None where it does not."""
         if self._heads is None and not self._odd and self.spec.qk_norm != "whole":
-            self._heads = ops.Heads(self.spec, self.q_norm, self.k_norm, self.sinks)
+            self._heads = Heads(self.spec, self.q_norm, self.k_norm, self.sinks)
         return self._heads
 
     def new_state(self, room: Room) -> State | None:
@@ -93,13 +94,13 @@ class Attention:
             made.append(y)
         return torch.cat(made) if made else None
 
-    def _fused_pass(self, fast: ops.Fused, mixed: Tensor, where: Where, state: Rows, sight: ops.Sight) -> Tensor | None:
+    def _fused_pass(self, fast: Fused, mixed: Tensor, where: Where, state: Rows, sight: Sight) -> Tensor | None:
         assert self.heads is not None
         spec, place = self.spec, state.place(where)
         if place is None:
             return None
         cos, sin = (None, None) if spec.rope is None else where.rope(spec.rope, spec.head_dim)
-        return fast.attend(mixed, state.parts[0], self.heads, ops.Place(*place, cos, sin, sight))
+        return fast.attend(mixed, state.parts[0], self.heads, Place(*place, cos, sin, sight))
 
     def _by_steps(self, mixed: Tensor, where: Where, state: Rows) -> Tensor:
         spec = self.spec

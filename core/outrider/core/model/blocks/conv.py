@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.core.model.linear import Linear
-from outrider.core.model.spec import ConvSpec
-from outrider.core.model.state import Count, Recurrent, Room, State
-from outrider.core.model.where import Where
+from outrider.core.model.cache.layout import Where
+from outrider.core.model.cache.states import Count, Recurrent, Room, State
+from outrider.core.model.families.spec import ConvSpec
+from outrider.core.model.kernels.linear import Linear
 
 
 def causal(x: Tensor, past: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

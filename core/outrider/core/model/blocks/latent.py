@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.core.model.linear import Linear
-from outrider.core.model.spec import LatentSpec
-from outrider.core.model.state import Room, Rows, State, new_rows
-from outrider.core.model.where import Where, fitting
+from outrider.core.model.cache.layout import Where, fitting
+from outrider.core.model.cache.states import Room, Rows, State, new_rows
+from outrider.core.model.families.spec import LatentSpec
+from outrider.core.model.kernels.linear import Linear
 
 from .norm import Norm
 from .rope import rotate_

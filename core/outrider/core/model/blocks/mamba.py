@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outrider.core.model import ops
-from outrider.core.model.linear import Linear
-from outrider.core.model.spec import MambaSpec
-from outrider.core.model.state import Count, Recurrent, Room, State
-from outrider.core.model.where import Where
+from outrider.core.model.cache.layout import Where
+from outrider.core.model.cache.states import Count, Recurrent, Room, State
+from outrider.core.model.families.spec import MambaSpec
+from outrider.core.model.kernels import ops
+from outrider.core.model.kernels.linear import Linear
 
 from . import scan
 from .conv import causal, newest

@@ -5,40 +5,21 @@ Letters: `S` tokens, `d` width, `I` inner width, `E` experts, `k` chosen experts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outrider.core.model import ops
-from outrider.core.model.linear import FEW, Linear
-from outrider.core.model.spec import Activation, ExpertsSpec
+from outrider.core.model.families.spec import Activation, ExpertsSpec
+from outrider.core.model.kernels import ops
+from outrider.core.model.kernels.activations import ACTIVATIONS
+from outrider.core.model.kernels.interface import Fused, Mixture
+from outrider.core.model.kernels.linear import FEW, Linear
 
 from .norm import Norm
 from .rowwise import rowwise
-
-
-def _silu(gate: Tensor, up: Tensor) -> Tensor:
-    return F.silu(gate).mul_(up)
-
-
-def _gelu_tanh(gate: Tensor, up: Tensor) -> Tensor:
-    return F.gelu(gate, approximate="tanh").mul_(up)
-
-
-def _clamped(gate: Tensor, up: Tensor) -> Tensor:
-    """gpt-oss: both halves bounded by 7, a steeper sigmoid, and one added to the linear half."""
-    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
-    return (up + 1) * gate * torch.sigmoid(gate * 1.702)
-
-
-ACTIVATIONS: dict[Activation, Callable[[Tensor, Tensor], Tensor]] = {
-    "silu": _silu,
-    "gelu_tanh": _gelu_tanh,
-    "clamped": _clamped,
-}
 
 
 def _gated(both: Tensor, activation: Activation) -> Tensor:
@@ -119,7 +100,7 @@ class Experts:
     experts: Sequence[Dense | Ungated]
     shared: Dense | Ungated | None = None
     shared_gate: Linear | None = None  # d -> 1
-    _known: dict[ops.Fused, ops.Mixture | None] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[Fused, Mixture | None] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None, *, still: bool = False, real: int = 0) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
@@ -151,10 +132,20 @@ class Experts:
             y.index_add_(0, rows, part)
         return y
 
-    def _mixture(self, x: Tensor) -> ops.Mixture | None:
+    def _mixture(self, x: Tensor) -> Mixture | None:
         fast = ops.fused(x)
         if fast is None or x.shape[0] > FEW:
             return None
         if fast not in self._known:
-            self._known[fast] = fast.mixture(self.experts, x.dtype)
+            found = matrices(self.experts)
+            self._known[fast] = None if found is None else fast.mixture(*found, x.dtype)
         return self._known[fast]
+
+
+def matrices(experts: Sequence[Dense | Ungated]) -> tuple[list[Linear], list[Linear], Activation] | None:
+    """The upper and the lower matrix of each expert, and their activation; None unless all are of one kind."""
+    kinds: set[Activation] = {expert.activation if isinstance(expert, Dense) else "relu2" for expert in experts}
+    if len(kinds) > 1:
+        return None
+    upper = [expert.gate_up if isinstance(expert, Dense) else expert.up for expert in experts]
+    return upper, [expert.down for expert in experts], kinds.pop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from outrider.core.model import ops
+from outrider.core.model.kernels import ops
 
 
 class Norm:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.base.errors import ModelError
-from outrider.core.model.spec import RopeSpec
+from outrider.core.model.families.spec import RopeSpec
 
 
 def _default(rope: RopeSpec, theta: float | None = None) -> Tensor:

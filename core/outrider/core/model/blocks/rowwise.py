@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from outrider.core.model.linear import FEW
+from outrider.core.model.kernels.linear import FEW
 
 ALONE = 1 << 15  # numbers up to which torch takes one thread
 VECTORS = 32  # numbers that it takes at once at most

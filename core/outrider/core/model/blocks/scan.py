@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outrider.core.model.state import Count
+from outrider.core.model.cache.states import Count
 
 CHUNK = 64
 

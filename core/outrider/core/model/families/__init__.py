@@ -7,9 +7,9 @@ from typing import Any
 
 from outrider.core.base.errors import ModelError
 from outrider.core.formats.config import ConfigReader, text_config
-from outrider.core.model.spec import TargetSpec
 
 from . import experts, gemma, hybrid, llama
+from .spec import TargetSpec
 
 Reader = Callable[[ConfigReader], TargetSpec]
 

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from outrider.core.formats.config import LAYERS, ConfigReader, divides
-from outrider.core.model.spec import Activation, AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
+
+from .spec import Activation, AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",

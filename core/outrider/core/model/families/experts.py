@@ -5,17 +5,6 @@ from __future__ import annotations
 import math
 
 from outrider.core.formats.config import ConfigReader, divides
-from outrider.core.model.spec import (
-    Activation,
-    AttentionSpec,
-    DeltaSpec,
-    DenseSpec,
-    ExpertsSpec,
-    LatentSpec,
-    LayerSpec,
-    Names,
-    TargetSpec,
-)
 
 from .common import (
     EXPERTS,
@@ -35,6 +24,7 @@ from .common import (
     target,
     top_experts,
 )
+from .spec import Activation, AttentionSpec, DeltaSpec, DenseSpec, ExpertsSpec, LatentSpec, LayerSpec, Names, TargetSpec
 
 
 def qwen3_moe(config: ConfigReader) -> TargetSpec:

@@ -5,16 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from outrider.core.formats.config import ConfigReader
-from outrider.core.model.spec import (
-    Activation,
-    AttentionSpec,
-    DenseSpec,
-    ExpertsSpec,
-    LayerSpec,
-    Names,
-    RopeSpec,
-    TargetSpec,
-)
 
 from .common import (
     EXPERTS,
@@ -30,6 +20,7 @@ from .common import (
     target,
     top_experts,
 )
+from .spec import Activation, AttentionSpec, DenseSpec, ExpertsSpec, LayerSpec, Names, RopeSpec, TargetSpec
 
 SANDWICH = Names(
     after_mixer="post_attention_layernorm",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from outrider.core.formats.config import LAYERS, ConfigReader, divides
-from outrider.core.model.spec import Absent, DenseSpec, ExpertsSpec, LayerSpec, MambaSpec, Names, TargetSpec
 
 from .common import (
     EXPERTS,
@@ -21,6 +20,7 @@ from .common import (
     top_experts,
 )
 from .experts import sigmoid_experts
+from .spec import Absent, DenseSpec, ExpertsSpec, LayerSpec, MambaSpec, Names, TargetSpec
 
 KINDS = {"linear_attention": "mamba", "full_attention": "attention"}  # as transformers calls them since version 5
 SIGNS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 
 from outrider.core.formats.config import ConfigReader
-from outrider.core.model.spec import ConvSpec, LayerSpec, Names, TargetSpec
 
 from .common import (
     KERNEL,
@@ -24,6 +23,7 @@ from .common import (
     target,
     window,
 )
+from .spec import ConvSpec, LayerSpec, Names, TargetSpec
 
 
 def llama(config: ConfigReader) -> TargetSpec:

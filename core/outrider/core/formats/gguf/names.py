@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from outrider.core.base.errors import BrokenFileError, ModelError
-from outrider.core.formats.gguf import AGAIN, GGUFFile
 
 from .metadata import BLOCK, Metadata
 from .places import Place, Source, plain
+from .reader import AGAIN, GGUFFile
 from .tables import ARCHITECTURES, ASIDE, OUTER, Architecture
 
 

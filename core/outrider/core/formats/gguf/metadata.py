@@ -7,7 +7,8 @@ import struct
 from typing import Any, NoReturn
 
 from outrider.core.base.errors import BrokenFileError, ModelError
-from outrider.core.formats.gguf import AGAIN, GGUFFile
+
+from .reader import AGAIN, GGUFFile
 
 BLOCK = re.compile(r"blk\.(\d{1,6})\.(.+)")
 

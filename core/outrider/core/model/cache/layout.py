@@ -7,28 +7,57 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .ops import LOOSE, Sight
-from .spec import RopeSpec
-from .state import SPAN, span
-
-if TYPE_CHECKING:
-    from .state import Ring
+from outrider.core.model.families.spec import RopeSpec
 
 FOLD_ROWS = 32  # up to here query groups are folded into rows, so that keys and values are read without expanding them
 
+LOOSE = 64  # rows that a `Sight` can tell apart
+SPAN = 64  # a pass looks at a multiple of this many rows
 SCORES = 1 << 26  # scores that are computed at once where they have to be written down
 
 Tables = dict[tuple[RopeSpec, int], tuple[Tensor, Tensor]]  # by rope and head size: cos and signed sin [C, h]
 
 
+def span(length: int) -> int:
+    """Rows that a pass reads for `length` tokens, the rest masked.
+
+    Sums over a row of scores are split by its length; with a length that only grows in steps, and masked entries that add
+    exact zeros, a token's result does not depend on how many tokens share its pass.
+    """
+    return -(-length // SPAN) * SPAN
+
+
 def fitting(each: int) -> int:
     """Rows whose scores, `each` of them for a row, may be written down together."""
     return max(1, SCORES // each)
+
+
+class Sight(NamedTuple):
+    """Whom each row of a pass sees, without a mask: all rows below `base`, and loose rows from there on by bits.
+
+    A window further hides whatever lies `window` positions or more before a row's own; below `base` the row number is the
+    position.
+    """
+
+    base: Tensor  # [1] int64
+    positions: Tensor  # [S] int64, of the pass's rows
+    loose: Tensor  # [T] int64, positions of the rows from `base` on
+    bits: Tensor  # [S] int64: bit t tells whether loose row t is seen
+
+
+class Place(NamedTuple):
+    """Where the rows of a pass stand in one layer."""
+
+    slots: Tensor  # [S] int64: where their keys and values go, of the C rows held
+    ring: int  # row r is held in slot r mod ring; 0: in slot r
+    cos: Tensor | None  # [S, h]; None: no rope
+    sin: Tensor | None  # [S, h], signed as in `rope.table`
+    sight: Sight
 
 
 class Still(NamedTuple):
@@ -113,7 +142,7 @@ class Where:
             self.end = start.end if isinstance(start, Fixed) else span(self.stop)  # rows that full attention reads
             self.index = torch.arange(self.start, self.stop, device=device)
         self.positions = self.index if tree is None else tree.positions[-rows:]  # [S]
-        self.wide: tuple[Ring, list[Tensor]] | None = None  # what the last ring gave to a pass wider than itself
+        self.wide: tuple[object, list[Tensor]] | None = None  # what the last ring gave to a pass wider than itself
         self._tables, self._dtype, self._device = tables, dtype, device
         self._ropes: dict[tuple[RopeSpec, int], tuple[Tensor, Tensor]] = {}
         self._masks: dict[tuple[int, int, int], Tensor] = {}

@@ -61,7 +61,7 @@ def library(name: str, sources: Sequence[Path]) -> tuple[ctypes.CDLL, str]:
 
 def native() -> tuple[ctypes.CDLL, str]:
     """The library of everything that Outrider has in C; raises as `library` does."""
-    return library("native", sorted(Path(__file__).parent.glob("native*.[ch]")))
+    return library("native", sorted((Path(__file__).parent / "c").glob("native*.[ch]")))
 
 
 def begin(library: ctypes.CDLL, parallel: int) -> bool:

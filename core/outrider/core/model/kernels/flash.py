@@ -22,7 +22,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outrider.core.model.ops import Heads, Place
+from outrider.core.model.cache.layout import Place
+
+from .interface import Heads
 
 WIDEST = 256  # head size
 _LOG2E = 1.4426950408889634
@@ -210,7 +212,7 @@ def _join(
 
 
 def attend(mixed: Tensor, kv: Tensor, heads: Heads, place: Place) -> Tensor:
-    """As `ops.Fused.attend`: [S, H h]. Rows below 2^31."""
+    """As `Fused.attend`: [S, H h]. Rows below 2^31."""
     spec, rows = heads.spec, mixed.shape[0]
     if mixed.stride(2) != 1 or mixed.stride(1) != spec.head_dim:
         mixed = mixed.contiguous()

@@ -9,9 +9,9 @@ import math
 from typing import Any
 
 from outrider.core.base.errors import BrokenFileError
-from outrider.core.formats.gguf import AGAIN
 
 from .metadata import Metadata
+from .reader import AGAIN
 
 Config = dict[str, Any]
 

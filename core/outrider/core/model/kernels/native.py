@@ -8,27 +8,23 @@ Letters: `S` rows, `I` inner width, `H` query heads, `K` key/value heads, `h` he
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ctypes import c_float, c_int, c_long, c_void_p
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.ops import Crowd, Heads, Place, Sight
-from outrider.core.model.spec import Activation, AttentionSpec, TargetSpec
+from outrider.core.model.cache.layout import Place, Sight
+from outrider.core.model.families.spec import Activation, AttentionSpec
 
 from . import compiled
-
-if TYPE_CHECKING:
-    from outrider.core.model.blocks.mlp import Dense, Ungated
-    from outrider.core.model.decoder import Weights
-    from outrider.core.model.stack import Stack
+from .activations import ACTIVATIONS
+from .interface import KINDS, Crowd, Heads, PlainNorm
+from .linear import Linear
 
 _HALF = {torch.bfloat16: 1, torch.float32: 0}
-KINDS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1, "clamped": 2}
 _WIDEST, _STEP = 256, 16  # head sizes: the largest, and what all are multiples of
 _GROUP = 64  # the most queries of a key head
 STACK = (
@@ -70,7 +66,7 @@ class Known(NamedTuple):
 
 
 class Native:
-    """`ops.Fused` by a library that `compiled` has built."""
+    """`Fused` by a library that `compiled` has built."""
 
     walks = False
 
@@ -95,14 +91,14 @@ class Native:
         )
 
     def attends(self, heads: Heads, dtype: torch.dtype) -> bool:
-        """As `ops.Fused`: heads of a multiple of 16 up to 256."""
+        """As `Fused`: heads of a multiple of 16 up to 256."""
         spec = heads.spec
         plain = all(norm is None or not norm.centred for norm in (heads.q_norm, heads.k_norm))
         fits = spec.head_dim % _STEP == 0 and spec.head_dim <= _WIDEST and spec.heads <= _GROUP * spec.kv_heads
         return dtype in _HALF and plain and fits
 
     def attend(self, mixed: Tensor, kv: Tensor, heads: Heads, place: Place) -> Tensor:
-        """As `ops.Fused`."""
+        """As `Fused`."""
         layer = known(heads, mixed.dtype)
         rows, sight, cos, sin = mixed.shape[0], place.sight, place.cos, place.sin
         out = torch.empty(rows, layer.width, dtype=mixed.dtype)
@@ -130,7 +126,7 @@ class Native:
         return out
 
     def crowd(self, places: Sequence[Place]) -> Crowd:
-        """As `ops.Fused`."""
+        """As `Fused`."""
         shares, first = (_Share * len(places))(), 0
         for share, place in zip(shares, places, strict=True):
             sight, rows = place.sight, place.slots.shape[0]
@@ -159,14 +155,8 @@ class Native:
 
         return attend
 
-    def stacks(self, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
-        """As `ops.Fused`."""
-        from outrider.core.model.stack import stacks
-
-        return stacks(self, weights, spec)
-
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        """As `ops.Fused`."""
+        """As `Fused`."""
         half, width = _HALF.get(x.dtype), x.shape[-1]
         if half is None or (weight is not None and weight.dtype != x.dtype):
             return F.rms_norm(x, (width,), weight, eps)
@@ -178,11 +168,9 @@ class Native:
         return out
 
     def gated(self, both: Tensor, activation: Activation) -> Tensor:
-        """As `ops.Fused`."""
+        """As `Fused`."""
         half = _HALF.get(both.dtype)
         if half is None:
-            from outrider.core.model.blocks.mlp import ACTIVATIONS
-
             return ACTIVATIONS[activation](*both.chunk(2, -1))
         rows, width = both.shape[0], both.shape[1] // 2
         both = both.contiguous()
@@ -192,7 +180,7 @@ class Native:
         return out
 
     def best(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """As `ops.Fused`."""
+        """As `Fused`."""
         if x.dtype not in _HALF:
             largest, places = x.max(-1)
             return largest, places
@@ -201,7 +189,7 @@ class Native:
         return largest, ids
 
     def certainty(self, x: Tensor) -> Tensor:
-        """As `ops.Fused`."""
+        """As `Fused`."""
         if x.dtype not in _HALF:
             return x.softmax(-1, dtype=torch.float32).amax(-1)
         (largest, shares), ids = torch.empty(2, x.shape[0]), torch.empty(x.shape[0], dtype=torch.int64)
@@ -213,8 +201,10 @@ class Native:
         out = (largest.data_ptr(), ids.data_ptr(), None if shares is None else shares.data_ptr())
         self._best(x.data_ptr(), *out, *x.shape, half, torch.get_num_threads())
 
-    def mixture(self, experts: Sequence[Dense | Ungated], dtype: torch.dtype) -> None:
-        """As `ops.Fused`: none, a CPU knows at once which experts were chosen."""
+    def mixture(
+        self, upper: Sequence[Linear], lower: Sequence[Linear], activation: Activation, dtype: torch.dtype
+    ) -> None:
+        """As `Fused`: none, a CPU knows at once which experts were chosen."""
 
 
 def known(heads: Heads, dtype: torch.dtype) -> Known:
@@ -274,7 +264,7 @@ def failing(backend: Native, dtype: torch.dtype) -> str | None:
         return "best"
     before, heads, kv_heads, head = 300, 6, 2, 48
     spec = AttentionSpec(heads, kv_heads, head, None, head**-0.5)
-    one = Norm(head, None, 1e-6)
+    one = PlainNorm(None, 1e-6)
     mixed, kv = some(3, heads + 2 * kv_heads, head), some(320, 2 * kv_heads, head)
     held, at = kv.float(), torch.arange(before, before + 3)
     bits = torch.tensor([1, 3, 5])  # the third row does not see the second
@@ -286,11 +276,7 @@ def failing(backend: Native, dtype: torch.dtype) -> str | None:
     scores = torch.einsum("shd,chd->hsc", normed[:, :heads], keys) * spec.scale
     scores[:, 0, before + 1 :] = scores[:, 1, before + 2 :] = scores[:, 2, before + 1] = float("-inf")
     want = torch.einsum("hsc,chd->shd", scores.softmax(-1), values)
-    if not _close(got, want.flatten(1)):
-        return "attend"
-    from outrider.core.model import stack
-
-    return "stack" if stack.failing(backend, dtype) else None
+    return None if _close(got, want.flatten(1)) else "attend"
 
 
 def _close(got: Tensor, want: Tensor) -> bool:

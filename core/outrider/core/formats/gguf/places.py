@@ -16,7 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outrider.core.base.errors import BrokenFileError
-from outrider.core.formats.gguf import AGAIN, GGUFFile, TensorInfo
+
+from .reader import AGAIN, GGUFFile, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.formats.layout import Layout
-from outrider.core.formats.quantized import GROUP, Grouped, quantise
+from outrider.core.formats.quantized import Grouped
 
 FEW = 64  # rows of the widest pass that decodes
 KEPT = 4096  # expanded rows of a table that are kept
@@ -30,79 +28,6 @@ _GROUPS = (32, 64, 128, 256)  # what the CPU's 4-bit kernel takes
 _SLICE = 1 << 20  # weights worked on at a time
 _SUMS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)  # torch gives sums of 16-bit products on CUDA
 _WIDE = 1 << 22  # the same where a pass is wide: fewer, larger steps
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """In what form a model's matrices are kept.
-
-    `quantize`: 4 or 8 bits that matrices with more are rounded to. `keep`: which quantised ones stay so, those that the device
-    multiplies by fast as they are, all (memory is short), or none.
-    """
-
-    dtype: torch.dtype
-    device: torch.device
-    quantize: int | None = None
-    keep: Literal["fast", "all", "none"] = "fast"
-
-    def keeps(self, weight: Layout) -> bool:
-        """Whether a matrix stays quantised."""
-        if self.keep != "fast" or self.dtype == torch.float64:
-            return self.keep == "all" and self.dtype != torch.float64
-        if self.device.type == "cuda":
-            return _triton()
-        return _compiled(weight, self.dtype) or Int4.takes(weight, self.dtype) or Int8.takes(weight, self.dtype)
-
-    def nbytes(self, weight: Layout) -> int:
-        """Bytes that a matrix takes as it is kept."""
-        if self.device.type == "cpu" and _compiled(weight, self.dtype):
-            from .packed_linear import Packed
-
-            return Packed.bytes_of(weight, self.dtype)
-        if self.device.type == "cpu" and Int4.takes(weight, self.dtype):
-            rows = -(-weight.rows // _int4_block()) * _int4_block()
-            return rows * (weight.columns // 2 + weight.columns // weight.group * 4)
-        if self.device.type == "cpu" and Int8.takes(weight, self.dtype):
-            return weight.rows * (weight.columns + 2)
-        return weight.nbytes
-
-
-def packs(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether plain weights of this kind are kept in the blocked layout.
-
-    Prepacked bf16 is 1.3 to 1.5 times as fast as the plain call at every row count on CPUs with matrix units, and its cost
-    hardly grows with rows, which is what makes drafting pay there.
-    """
-    return device.type == "cpu" and dtype == torch.bfloat16 and torch.backends.mkldnn.is_available()
-
-
-def linear(weight: Tensor | Grouped, bias: Tensor | None, dtype: torch.dtype, device: torch.device) -> Linear:
-    """The layer for a matrix [o, i], in the best form that the device has for it."""
-    if isinstance(weight, Tensor):
-        weight = weight.to(device, dtype).contiguous()
-    if device.type == "cpu":
-        compiled = _in_c(weight, bias, dtype)
-        if compiled is not None:
-            return compiled
-    if isinstance(weight, Tensor):
-        return (Prepacked if packs(dtype, device) else Linear)(weight, bias)
-    if device.type == "cpu":
-        for form in (Int4, Int8):
-            if form.takes(weight.layout, dtype):
-                return form(weight, bias)
-    return Expanding(weight, bias, device)
-
-
-def rounded(weight: Tensor, bits: int | None, dtype: torch.dtype) -> Tensor | Grouped:
-    """A plain matrix [o, i] in so many bits; in `dtype` where they are None or its rows are no whole groups."""
-    if bits is None or weight.shape[1] % GROUP:
-        return weight.to(dtype)
-    return quantise(weight.float(), bits)
-
-
-def kept(weight: Tensor, bias: Tensor | None, form: Form) -> Linear:
-    """The layer for a plain matrix [o, i], in the form that is asked for."""
-    return linear(rounded(weight, form.quantize, form.dtype), bias, form.dtype, form.device)
 
 
 def evened(x: Tensor) -> Tensor:
@@ -178,7 +103,7 @@ class Int4(Linear):
 
     def __init__(self, weight: Grouped, bias: Tensor | None = None) -> None:
         rows, columns = weight.shape
-        self._block, self._group = _int4_block(), weight.group
+        self._block, self._group = int4_block(), weight.group
         padded = -(-rows // self._block) * self._block
         self.weight = torch.empty(padded, columns // 2, dtype=torch.uint8)
         step = max(1, _SLICE // columns // self._block) * self._block
@@ -196,7 +121,7 @@ class Int4(Linear):
     def takes(weight: Layout, dtype: torch.dtype) -> bool:
         """Whether the kernel is there and reads this matrix."""
         fits = weight.bits == 4 and weight.coding == "affine" and weight.group in _GROUPS and weight.columns % 64 == 0
-        return fits and dtype == torch.bfloat16 and _int4_block() > 0
+        return fits and dtype == torch.bfloat16 and int4_block() > 0
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[0] <= _FEW_INT4:
@@ -262,7 +187,7 @@ class Expanding(Linear):
 
     def __init__(self, weight: Grouped, bias: Tensor | None, device: torch.device) -> None:
         self.held = weight.to(device)
-        self._fused = device.type == "cuda" and _triton()
+        self._fused = device.type == "cuda" and triton_is_here()
         self._set(weight.shape, bias, weight)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -279,7 +204,7 @@ class Expanding(Linear):
     def _product(self, x: Tensor, residual: Tensor | None) -> Tensor:
         held = self.held
         if self._fused and x.shape[0] <= FEW:
-            from outrider.core.model.kernels.triton.kernels import grouped_linear
+            from .matmul import grouped_linear
 
             return grouped_linear(x, held, self.bias, residual)
         step = max(1, _SLICE // self.features[1])
@@ -343,23 +268,9 @@ class Table:
         return torch.stack([self._kept[one] for one in asked])
 
 
-def _in_c(weight: Tensor | Grouped, bias: Tensor | None, dtype: torch.dtype) -> Linear | None:
-    """The layer that a CPU has in C for a matrix, if it has one."""
-    from .packed_linear import Packed, Plain
-
-    if isinstance(weight, Tensor):
-        return Plain(weight, bias) if Plain.multiplies(weight, dtype) else None
-    return Packed(weight, bias, dtype) if Packed.takes(weight.layout, dtype) else None
-
-
-def _compiled(weight: Layout, dtype: torch.dtype) -> bool:
-    from .packed_linear import Packed
-
-    return Packed.takes(weight, dtype)
-
-
 @cache
-def _triton() -> bool:
+def triton_is_here() -> bool:
+    """Whether kernels for a GPU can be made."""
     return importlib.util.find_spec("triton") is not None
 
 
@@ -373,7 +284,7 @@ def _halves(packed: Tensor) -> Tensor:
 
 
 @cache
-def _int4_block() -> int:
+def int4_block() -> int:
     """Rows that the CPU's 4-bit layout takes together, found by trying; 0 where the layout is not the one known here."""
     codes = (torch.arange(128 * 64, dtype=torch.int32).view(128, 64) * 7 // 3) % 16
     packed = _int4_pack(codes)

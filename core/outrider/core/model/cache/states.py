@@ -11,28 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from .where import Where
+from .layout import Where, span
 
 Count = int | Tensor  # tokens; [1] where only the device knows
-SPAN = 64  # a pass looks at a multiple of this many rows
 SLACK = 64  # rows of the widest draft; wider passes are prefill, which is committed whole
 RINGS = 2.0  # a sliding layer keeps a ring where the capacity is more than so many times its rows
 SNAPSHOTS = 6  # kept for each conversation, newest and longest-lived first to stay
-
-
-def span(length: int) -> int:
-    """Rows that a pass reads for `length` tokens, the rest masked.
-
-    Sums over a row of scores are split by its length; with a length that only grows in steps, and masked entries that add
-    exact zeros, a token's result does not depend on how many tokens share its pass.
-    """
-    return -(-length // SPAN) * SPAN
 
 
 @dataclass(frozen=True, slots=True)

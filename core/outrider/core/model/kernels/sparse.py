@@ -24,11 +24,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outrider.core.model.blocks.mlp import Dense, Ungated
-from outrider.core.model.linear import Expanding, Linear
+from outrider.core.model.families.spec import Activation
 
-from .fused import KINDS, activated
-from .kernels import _value
+from .gates import activated
+from .interface import KINDS
+from .linear import Expanding, Linear
+from .matmul import _value
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _TILE = 16  # pairs of one program
@@ -282,14 +283,14 @@ class _Bank:
 
 
 class Mixture:
-    """`ops.Mixture` by the kernels of this file."""
+    """`interface.Mixture` by the kernels of this file."""
 
     def __init__(self, upper: _Bank, lower: _Bank, kind: int) -> None:
         """`upper`: d -> 2 I, gates first, or d -> I. `lower`: I -> d."""
         self._upper, self._lower, self._kind = upper, lower, kind
 
     def __call__(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """As `ops.Mixture`; sums are made in fp32 and rounded once."""
+        """As `interface.Mixture`; sums are made in fp32 and rounded once."""
         (rows, width), slots = x.shape, chosen.shape[1]
         chosen, weights = chosen.contiguous(), weights.contiguous()
         inner = torch.empty(rows * slots, self._lower.features[1], dtype=x.dtype, device=x.device)
@@ -302,17 +303,16 @@ class Mixture:
         return out
 
 
-def mixture(experts: Sequence[Dense | Ungated], dtype: torch.dtype) -> Mixture | None:
+def mixture(
+    upper: Sequence[Linear], lower: Sequence[Linear], activation: Activation, dtype: torch.dtype
+) -> Mixture | None:
     """For experts that are all alike; None where they are not, or no kernel reads their matrices."""
-    gated = [expert for expert in experts if isinstance(expert, Dense)]
-    plain = [expert for expert in experts if isinstance(expert, Ungated)]
-    if (gated and plain) or len({expert.activation for expert in gated}) > 1 or dtype not in _DTYPES:
+    if dtype not in _DTYPES:
         return None
-    upper = _bank([expert.gate_up for expert in gated] or [expert.up for expert in plain], dtype)
-    lower = _bank([expert.down for expert in experts], dtype)
-    if upper is None or lower is None:
+    first, second = _bank(upper, dtype), _bank(lower, dtype)
+    if first is None or second is None:
         return None
-    return Mixture(upper, lower, KINDS[gated[0].activation] if gated else _RELU2)
+    return Mixture(first, second, _RELU2 if activation == "relu2" else KINDS[activation])
 
 
 def _bank(layers: Sequence[Linear], dtype: torch.dtype) -> _Bank | None:

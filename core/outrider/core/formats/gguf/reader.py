@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from outrider.core.base.errors import BrokenFileError, ModelError
-
-from .file_kind import disguise
+from outrider.core.base.file_kind import disguise
 
 MAGIC = b"GGUF"
 AGAIN = "Get the file again: `outrider models pull NAME`, or copy it anew."

@@ -10,8 +10,7 @@ Letters: `S` rows, `d` width, `I` inner width, `H` query heads, `K` key/value he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -19,22 +18,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outrider.core.model.blocks.mlp import Dense, Ungated
-from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.linear import Linear
-from outrider.core.model.ops import Heads, Mixture, Place, Sight
-from outrider.core.model.spec import Activation, AttentionSpec, TargetSpec
+from outrider.core.model.cache.layout import Place, Sight
+from outrider.core.model.families.spec import Activation, AttentionSpec
 
-from . import flash
-
-if TYPE_CHECKING:
-    from outrider.core.model.decoder import Weights
-    from outrider.core.model.stack import Stack
+from . import flash, sparse
+from .gates import activated
+from .interface import KINDS, Heads, Mixture, PlainNorm
+from .linear import Linear
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _WIDEST = 1 << 16  # that one program norms
 _BLOCK = 1024  # channels that one program gates
-KINDS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1, "clamped": 2}
 
 
 @triton.jit
@@ -52,21 +46,6 @@ def _norm(x, weight, out, width, row_stride, eps, WEIGHT: tl.constexpr, BLOCK: t
 
 
 @triton.jit
-def activated(gate, up, KIND: tl.constexpr, kind: tl.constexpr):
-    """A gated activation of two float32 halves, rounded to `kind` where torch rounds it."""
-    if KIND == 2:
-        gate = tl.where(gate > 7.0, 7.0, gate)
-        up = tl.where(up > 7.0, 7.0, tl.where(up < -7.0, -7.0, up))
-        y = (up + 1.0) * gate / (1.0 + tl.exp(tl.minimum(gate * -1.702, 80.0)))
-    else:
-        slope = -1.0
-        if KIND == 1:  # (1 + tanh z) / 2 is the sigmoid of 2 z
-            slope = -1.5957691216057308 * (1.0 + 0.044715 * gate * gate)
-        y = (gate / (1.0 + tl.exp(tl.minimum(gate * slope, 80.0)))).to(kind).to(tl.float32) * up
-    return y
-
-
-@triton.jit
 def _gate(both, out, width, row_stride, KIND: tl.constexpr, BLOCK: tl.constexpr):
     """Some channels of one row."""
     row = tl.program_id(0).to(tl.int64)
@@ -81,12 +60,12 @@ def _gate(both, out, width, row_stride, KIND: tl.constexpr, BLOCK: tl.constexpr)
 
 
 class Triton:
-    """`ops.Fused` by the kernels of this file and of `flash`."""
+    """`Fused` by the kernels of this file and of `flash`."""
 
     walks = True
 
     def attends(self, heads: Heads, dtype: torch.dtype) -> bool:
-        """As `ops.Fused`: heads of an even size up to 256, normed alike or not at all."""
+        """As `Fused`: heads of an even size up to 256, normed alike or not at all."""
         spec, q, k = heads.spec, heads.q_norm, heads.k_norm
         alike = spec.source is not None or (q is None) == (k is None)
         if q is not None and k is not None:
@@ -95,18 +74,14 @@ class Triton:
         return dtype in _DTYPES and alike and plain and spec.head_dim % 2 == 0 and spec.head_dim <= flash.WIDEST
 
     def attend(self, mixed: Tensor, kv: Tensor, heads: Heads, place: Place) -> Tensor:
-        """As `ops.Fused`."""
+        """As `Fused`."""
         return flash.attend(mixed, kv, heads, place)
 
-    def stacks(self, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
-        """As `ops.Fused`: none, a captured pass has no Python between its steps."""
-        return {}
-
     def crowd(self, places: Sequence[Place]) -> None:
-        """As `ops.Fused`: none yet."""
+        """As `Fused`: none yet."""
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        """As `ops.Fused`."""
+        """As `Fused`."""
         width = x.shape[-1]
         if width > _WIDEST:
             return F.rms_norm(x, (width,), weight, eps)
@@ -130,7 +105,7 @@ class Triton:
         return out
 
     def gated(self, both: Tensor, activation: Activation) -> Tensor:
-        """As `ops.Fused`."""
+        """As `Fused`."""
         rows, width = both.shape[0], both.shape[1] // 2
         both = both if both.stride(1) == 1 else both.contiguous()
         out = torch.empty(rows, width, dtype=both.dtype, device=both.device)
@@ -140,19 +115,19 @@ class Triton:
         return out
 
     def best(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """As `ops.Fused`."""
+        """As `Fused`."""
         largest, ids = x.max(-1)
         return largest, ids
 
     def certainty(self, x: Tensor) -> Tensor:
-        """As `ops.Fused`."""
+        """As `Fused`."""
         return x.softmax(-1, dtype=torch.float32).amax(-1)
 
-    def mixture(self, experts: Sequence[Dense | Ungated], dtype: torch.dtype) -> Mixture | None:
-        """As `ops.Fused`: experts that are all alike, plain or with codes of one kind."""
-        from .sparse import mixture
-
-        return mixture(experts, dtype)
+    def mixture(
+        self, upper: Sequence[Linear], lower: Sequence[Linear], activation: Activation, dtype: torch.dtype
+    ) -> Mixture | None:
+        """As `Fused`: experts that are all alike, plain or with codes of one kind."""
+        return sparse.mixture(upper, lower, activation, dtype)
 
 
 def version() -> str:
@@ -189,7 +164,7 @@ def failing(backend: Triton, device: torch.device, dtype: torch.dtype) -> str | 
         return "gated"
     rows, before, heads, kv_heads, head = 3, 70, 4, 2, 64
     spec = AttentionSpec(heads, kv_heads, head, None, head**-0.5)
-    one = Norm(head, None, 1e-6)
+    one = PlainNorm(None, 1e-6)
     mixed, kv = some(rows, heads + 2 * kv_heads, head), some(128, 2 * kv_heads, head)
     held = kv.float()
     at = torch.arange(before, before + rows, device=device)
@@ -209,15 +184,13 @@ def failing(backend: Triton, device: torch.device, dtype: torch.dtype) -> str | 
 
 def _mixes(backend: Triton, some: Callable[..., Tensor]) -> bool:
     """Whether two of three experts give what they should for each row."""
-    experts = [Dense(Linear(some(96, 80) / 9), Linear(some(80, 48) / 7), "silu") for _ in range(3)]
+    experts = [(Linear(some(96, 80) / 9), Linear(some(80, 48) / 7)) for _ in range(3)]
     x, weights = some(3, 80), some(3, 2).float()
     chosen = torch.tensor([[0, 2], [1, 2], [2, 0]], device=x.device)
-    mixture = backend.mixture(experts, x.dtype)
-    halves = [F.linear(x.float(), expert.gate_up.weight.float()).chunk(2, -1) for expert in experts]
-    made = [
-        F.linear(F.silu(gate) * up, expert.down.weight.float())
-        for (gate, up), expert in zip(halves, experts, strict=True)
-    ]
+    upper, lower = zip(*experts, strict=True)
+    mixture = backend.mixture(upper, lower, "silu", x.dtype)
+    halves = [F.linear(x.float(), layer.weight.float()).chunk(2, -1) for layer in upper]
+    made = [F.linear(F.silu(gate) * up, layer.weight.float()) for (gate, up), layer in zip(halves, lower, strict=True)]
     each = torch.stack(made, 1)  # [S, E, d]
     want = (each.gather(1, chosen[..., None].expand(-1, -1, 80)) * weights[..., None]).sum(1)
     return mixture is not None and _close(mixture(x, weights, chosen), want)
