@@ -19,7 +19,7 @@ from outrider.core.model.blocks.norm import Norm
 from outrider.core.model.cache.layout import Place, Sight
 from outrider.core.model.families.spec import AttentionSpec
 from outrider.core.model.kernels import ops
-from outrider.core.model.kernels.interface import Fused, Heads
+from outrider.core.model.kernels.interface import Fused, Heads, NormWeights
 
 ROWS = (1, 2, 5, 16, 17, 33, 64) if GPU else (1, 3)
 SOME_ROWS = (1, 3, 64) if GPU else (1, 3)  # each height of tiles is compiled anew, so not all of them everywhere
@@ -167,9 +167,9 @@ def _right(case: Case, rows: int, dtype: torch.dtype, mixed: Tensor, history: Te
     return torch.einsum("hsc,chd->shd", scores.softmax(-1)[..., : keys.shape[0]], values).flatten(1)
 
 
-def _normed(x: Tensor, norm: Norm) -> Tensor:
+def _normed(x: Tensor, norm: NormWeights) -> Tensor:
     assert norm.weight is not None
-    return F.rms_norm(x, (norm.width,), norm.weight.double(), norm.eps)
+    return F.rms_norm(x, (x.shape[-1],), norm.weight.double(), norm.eps)
 
 
 CASES = {

@@ -22,9 +22,9 @@ from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.cache import layout
 from outrider.core.model.cache.states import SLACK, Cache, Recurrent, Rows
 from outrider.core.model.decoder import Decoder
+from outrider.core.model.kernels import native
 from outrider.core.model.kernels.forms import Form
 from outrider.core.model.kernels.linear import FEW
-from outrider.core.model.kernels.native import native
 from outrider.core.model.kernels.packed_linear import Packed
 from outrider.core.model.load import load_decoder
 from outrider.core.session.engine import Engine

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from outrider.core.formats.quantized import Grouped, pack_nibbles, quantise
 from outrider.core.model.kernels import linear as forms
 from outrider.core.model.kernels import packed_linear
-from outrider.core.model.kernels.forms import Form, linear
+from outrider.core.model.kernels.forms import Form, linear, packs
 from outrider.core.model.kernels.linear import Expanding, Int4, Int8, Linear, Prepacked, Stacked, Table
 
 CPU = torch.device("cpu")
@@ -100,7 +100,7 @@ def test_plain_weights() -> None:
     assert type(layer) is Linear
     torch.testing.assert_close(layer(x), x @ weight.T)
     packed = linear(weight, None, BF16, CPU)
-    assert isinstance(packed, Prepacked) == forms.packs(BF16, CPU)
+    assert isinstance(packed, Prepacked) == packs(BF16, CPU)
     torch.testing.assert_close(packed(x.bfloat16()).float(), x @ weight.T, atol=0.2, rtol=0.02)
 
 

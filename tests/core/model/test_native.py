@@ -17,10 +17,9 @@ from outrider.core.measure import doctor
 from outrider.core.model.blocks.norm import Norm
 from outrider.core.model.cache.layout import Place, Sight, Where, tree_of
 from outrider.core.model.families.spec import Activation, AttentionSpec, RopeSpec
-from outrider.core.model.kernels import ops
+from outrider.core.model.kernels import compiled, native, ops
 from outrider.core.model.kernels.activations import ACTIVATIONS
-from outrider.core.model.kernels.interface import Heads
-from outrider.core.model.kernels.native import compiled, native
+from outrider.core.model.kernels.interface import Heads, NormWeights
 
 CPU = torch.device("cpu")
 ROPE = RopeSpec(10_000.0, 0)
@@ -99,7 +98,7 @@ class Case:
         return y, kv
 
 
-def prepared(x: Tensor, norm: Norm | None, place: Place) -> Tensor:
+def prepared(x: Tensor, norm: NormWeights | None, place: Place) -> Tensor:
     if norm is not None:
         weight = None if norm.weight is None else norm.weight.double()
         x = F.rms_norm(x, (x.shape[-1],), weight, norm.eps)

@@ -9,10 +9,9 @@ from torch import Tensor
 from outrider.core.formats.layout import KINDS, Layout
 from outrider.core.formats.quantized import Grouped, pack_nibbles, quantise
 from outrider.core.formats.quants import _IQ4
-from outrider.core.model.kernels import linear, packed_linear
+from outrider.core.model.kernels import compiled, forms, packed_linear
 from outrider.core.model.kernels.forms import Form
 from outrider.core.model.kernels.linear import FEW, Int4, Int8
-from outrider.core.model.kernels.native import compiled
 from outrider.core.model.kernels.packed_linear import Packed, Plain, Products
 
 CPU = torch.device("cpu")
@@ -111,7 +110,7 @@ def test_plain_weights_on_matrix_units(outputs: int, inputs: int, fast: Products
     assert not Plain.multiplies(weight.float(), FP32)
     if not fast.tiles:
         pytest.skip("this processor has no matrix units")
-    layer = linear.linear(weight, bias, BF16, CPU)
+    layer = forms.linear(weight, bias, BF16, CPU)
     assert isinstance(layer, Plain)
     assert layer.nbytes == -(-outputs // 32) * 32 * inputs * 2 + bias.nbytes
     x, residual = some(FEW + 5, inputs, dtype=BF16, seed=1), some(FEW + 5, outputs, dtype=BF16, seed=2)
@@ -201,7 +200,7 @@ def test_what_is_multiplied_as_it_is_stored(fast: Products) -> None:
         assert not form.keeps(Layout(64, 48, 8, 24, "scaled", 4))
         for bits in (4, 8):
             weight = quantise(some(100, 256, dtype=FP32), bits)
-            layer = linear.linear(weight, None, dtype, CPU)
+            layer = forms.linear(weight, None, dtype, CPU)
             assert isinstance(layer, Packed)
             assert layer.nbytes == form.nbytes(weight.layout)
     assert not Form(torch.float64, CPU).keeps(layouts[0])
@@ -213,8 +212,8 @@ def test_without_a_compiler_torchs_kernels_are_taken(monkeypatch: pytest.MonkeyP
     try:
         assert "no-such-compiler" in str(packed_linear.find())
         four, eight = (quantise(some(64, 128, dtype=FP32), bits) for bits in (4, 8))
-        assert isinstance(linear.linear(four, None, BF16, CPU), Int4)
-        assert isinstance(linear.linear(eight, None, BF16, CPU), Int8)
+        assert isinstance(forms.linear(four, None, BF16, CPU), Int4)
+        assert isinstance(forms.linear(eight, None, BF16, CPU), Int8)
         assert not Form(FP32, CPU).keeps(four.layout)
     finally:
         packed_linear.find.cache_clear()

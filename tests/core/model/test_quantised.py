@@ -10,7 +10,7 @@ from torch import Tensor
 from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.formats.quantized import quantise
 from outrider.core.model.decoder import Decoder
-from outrider.core.model.kernels import linear
+from outrider.core.model.kernels import forms
 from outrider.core.model.kernels.forms import Form
 from outrider.core.model.kernels.linear import Expanding, Int4
 from outrider.core.model.kernels.packed_linear import Packed
@@ -55,7 +55,7 @@ def test_rounding_while_loading(name: str, bits: int, monkeypatch: pytest.Monkey
     decoder = load(name, Form(torch.float32, CPU, quantize=bits))
     found = logits(decoder, ids)
     assert decoder.weights.nbytes < load(name, Form(torch.float32, CPU)).weights.nbytes
-    monkeypatch.setattr(linear, "quantise", lambda weight, bits: quantise(weight, bits).expand())
+    monkeypatch.setattr(forms, "quantise", lambda weight, bits: quantise(weight, bits).expand())
     want = logits(load(name, Form(torch.float32, CPU, quantize=bits)), ids)
     torch.testing.assert_close(found, want, atol=golden.tolerance(name), rtol=0)
     assert float((want - golden.tensors(name)["logits"][0][:16]).abs().max()) > 0.01, "nothing was rounded"

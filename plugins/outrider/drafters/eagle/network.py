@@ -15,7 +15,7 @@ from torch import Tensor
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Target
 from outrider.core.formats.stored import words
-from outrider.core.model.blocks import block
+from outrider.core.model.blocks import block as blocks
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.blocks.norm import Norm
@@ -90,9 +90,9 @@ class Block:
     mlp: Dense
 
     @property
-    def whole(self) -> block.Block:
+    def whole(self) -> blocks.Block:
         """The same as a block of a decoder."""
-        return block.Block(self.attention, self.mlp, 0, self.before, None, self.before_mlp, None)
+        return blocks.Block(self.attention, self.mlp, 0, self.before, None, self.before_mlp, None)
 
     def __call__(self, x: Tensor, residual: Tensor, where: Where, rows: Rows) -> Tensor:
         """The residual [S, d] behind it; attention reads `x`."""

@@ -144,8 +144,9 @@ class Experts:
 
 def matrices(experts: Sequence[Dense | Ungated]) -> tuple[list[Linear], list[Linear], Activation] | None:
     """The upper and the lower matrix of each expert, and their activation; None unless all are of one kind."""
-    kinds: set[Activation] = {expert.activation if isinstance(expert, Dense) else "relu2" for expert in experts}
-    if len(kinds) > 1:
+    gated = [expert for expert in experts if isinstance(expert, Dense)]
+    plain = [expert for expert in experts if isinstance(expert, Ungated)]
+    if len(experts) not in (len(gated), len(plain)) or len({expert.activation for expert in gated}) > 1:
         return None
-    upper = [expert.gate_up if isinstance(expert, Dense) else expert.up for expert in experts]
-    return upper, [expert.down for expert in experts], kinds.pop()
+    upper = [expert.gate_up for expert in gated] or [expert.up for expert in plain]
+    return upper, [expert.down for expert in experts], gated[0].activation if gated else "relu2"
