@@ -86,10 +86,10 @@ def test_the_wheel_holds_one_package_and_nothing_else(tmp_path):
     assert {"outrider/assets/bench_prompts.jsonl", "outrider/assets/catalogue.toml"} <= set(names)
     native = {
         path.name
-        for path in (ROOT / "core/outrider/core/model/kernels/native").glob("native*")
+        for path in (ROOT / "core/outrider/core/model/kernels/c").glob("native*")
         if path.suffix in (".c", ".h")
     }
-    assert len(native) > 3 and {f"outrider/core/model/kernels/native/{name}" for name in native} <= set(names)
+    assert len(native) > 3 and {f"outrider/core/model/kernels/c/{name}" for name in native} <= set(names)
     assert not [
         name for name in names if name.startswith("tests") or "/test_" in name or name.endswith((".pyc", ".part"))
     ]
