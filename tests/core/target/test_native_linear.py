@@ -18,6 +18,7 @@ BF16, FP32 = torch.bfloat16, torch.float32
 NARROWER = {
     "as it is": "",
     "no matrix units": "-U__AMX_BF16__",
+    "no pairs of bf16": "-U__AVX512BF16__",
     "half as wide": "-U__AVX512F__",
     "portable": "-U__AVX2__",
 }
