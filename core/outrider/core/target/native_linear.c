@@ -45,12 +45,12 @@ int tiles_there;
 /* Numbers of a vector. */
 int lanes(void) { return LANES; }
 
-/* Asks the system for the matrix units; gives whether there are some. */
+/* Asks the system for the matrix units; gives whether plain bf16 is multiplied, by them or by vectors of pairs. */
 int use_tiles(void) {
 #ifdef TILES
     tiles_there = syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 #endif
-    return tiles_there;
+    return tiles_there || PAIRS;
 }
 
 /* Codes. */
@@ -160,17 +160,23 @@ static void finish(const struct product *p, struct some some, long block, const 
 
 static void vector_block(const struct product *p, struct some all, long block, float *total) {
     const struct matrix *m = p->m;
+    const long span = m->parts * MIN(m->piece, SPAN);
     float weights[SPAN * BLOCK] ALIGNED, scales[SPAN / PIECE * 2 * BLOCK] ALIGNED;
     memset(total, 0, all.rows * BLOCK * sizeof *total);
-    for (long start = 0; start < p->pieces; start += m->parts) {
-        const long n = MIN(m->parts, p->pieces - start);
-        scales_of(p, block, start, n, scales);
+    for (long start = 0; start < m->inputs; start += span) {
+        const long n = MIN(span, m->inputs - start);
+        const uint32_t *codes = codes_of(m, block, start);
+        if (m->bits == 16) {
+            multiply_vectors(p, all, codes, start, n, 0, total);
+            continue;
+        }
+        scales_of(p, block, start / m->piece, n / m->piece, scales);
 #if PAIRS
         if (p->pairs)
-            expand_pairs(m, codes_of(m, block, start * m->piece), n * m->piece, (uint16_t *)weights);
+            expand_pairs(m, codes, n, (uint16_t *)weights);
         else
 #endif
-            expand(m, codes_of(m, block, start * m->piece), n * m->piece, weights);
+            expand(m, codes, n, weights);
         multiply_vectors(p, all, weights, start, n, scales, total);
     }
 }

@@ -80,16 +80,19 @@ static INLINE void step(vf sum[][VECTORS], const float *weights, const float *x,
 
 /* Adds to `total` [rows, BLOCK] the products of some pieces. x: inputs or pairs of them, `steps` in a piece. */
 static INLINE void multiply_as(const struct product *p, const float *x, const float *weights, const float *inputs,
-                               const float *scales, long pieces, float *total, const int rows, const int pairs,
-                               const int form) {
-    const long steps = p->m->piece >> pairs, stride = p->m->inputs >> pairs;
+                               const float *scales, long pieces, long steps, float *total, const int rows,
+                               const int pairs, const int form) {
+    const long stride = p->m->inputs >> pairs;
     for (long i = 0; i < pieces; i++, scales += form == OFFSET ? 2 * BLOCK : BLOCK) {
         vf sum[TOGETHER][VECTORS];
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < VECTORS; v++)
                 sum[r][v] = form == BARE ? load(total, r * BLOCK + v * LANES, 0) : (vf){0};
-        for (long k = 0; k < steps; k++, x++, weights += BLOCK)
+        const float *end = x + steps;
+        do {
             step(sum, weights, x, stride, rows, pairs);
+            weights += BLOCK;
+        } while (++x < end);
         for (int v = 0; v < VECTORS; v++)
             for (int r = 0; r < rows; r++) {
                 vf y = sum[r][v];
@@ -102,15 +105,16 @@ static INLINE void multiply_as(const struct product *p, const float *x, const fl
     }
 }
 
-/* Rows of an item, TOGETHER at a time; those left have a loop of their own, whatever their number. */
-static INLINE void multiply_rows(const struct product *p, struct some all, const void *weights, long start, long pieces,
+/* Rows of an item by `inputs` from the one numbered `start` on, TOGETHER at a time; those left have a loop of their own,
+   whatever their number. */
+static INLINE void multiply_rows(const struct product *p, struct some all, const void *weights, long start, long inputs,
                                  const float *scales, float *total, const int pairs, const int form) {
-    const float *x = (const float *)p->x + ((all.first * p->m->inputs + start * p->m->piece) >> pairs);
-    const float *inputs = form == OFFSET ? p->sums + all.first * p->pieces + start : 0;
-    const long stride = p->m->inputs >> pairs;
+    const long piece = MIN(p->m->piece, inputs), stride = p->m->inputs >> pairs;
+    const float *x = (const float *)p->x + ((all.first * p->m->inputs + start) >> pairs);
+    const float *sums = form == OFFSET ? p->sums + all.first * p->pieces + start / piece : 0;
 #define ROWS(n)                                                                                                        \
     case n:                                                                                                            \
-        multiply_as(p, x, weights, inputs, scales, pieces, total, n, pairs, form);                                     \
+        multiply_as(p, x, weights, sums, scales, inputs / piece, piece >> pairs, total, n, pairs, form);                                     \
         break;
     for (long left = all.rows; left > 0; left -= TOGETHER) {
         switch (MIN(left, TOGETHER)) {
@@ -129,22 +133,24 @@ static INLINE void multiply_rows(const struct product *p, struct some all, const
         }
         x += TOGETHER * stride, total += TOGETHER * BLOCK;
         if (form == OFFSET)
-            inputs += TOGETHER * p->pieces;
+            sums += TOGETHER * p->pieces;
     }
 #undef ROWS
 }
 
-static void multiply_vectors(const struct product *p, struct some all, const void *weights, long start, long pieces,
+static void multiply_vectors(const struct product *p, struct some all, const void *weights, long start, long inputs,
                              const float *scales, float *total) {
 #if PAIRS
-    if (p->pairs && p->m->lows)
-        multiply_rows(p, all, weights, start, pieces, scales, total, 1, OFFSET);
+    if (p->pairs && !scales)
+        multiply_rows(p, all, weights, start, inputs, scales, total, 1, BARE);
+    else if (p->pairs && p->m->lows)
+        multiply_rows(p, all, weights, start, inputs, scales, total, 1, OFFSET);
     else if (p->pairs)
-        multiply_rows(p, all, weights, start, pieces, scales, total, 1, SCALED);
+        multiply_rows(p, all, weights, start, inputs, scales, total, 1, SCALED);
     else
 #endif
         if (p->m->lows)
-        multiply_rows(p, all, weights, start, pieces, scales, total, 0, OFFSET);
+        multiply_rows(p, all, weights, start, inputs, scales, total, 0, OFFSET);
     else
-        multiply_rows(p, all, weights, start, pieces, scales, total, 0, SCALED);
+        multiply_rows(p, all, weights, start, inputs, scales, total, 0, SCALED);
 }
