@@ -114,7 +114,7 @@ static INLINE void multiply_rows(const struct product *p, struct some all, const
     const float *sums = form == OFFSET ? p->sums + all.first * p->pieces + start / piece : 0;
 #define ROWS(n)                                                                                                        \
     case n:                                                                                                            \
-        multiply_as(p, x, weights, sums, scales, inputs / piece, piece >> pairs, total, n, pairs, form);                                     \
+        multiply_as(p, x, weights, sums, scales, inputs / piece, piece >> pairs, total, n, pairs, form);               \
         break;
     for (long left = all.rows; left > 0; left -= TOGETHER) {
         switch (MIN(left, TOGETHER)) {
