@@ -19,6 +19,7 @@ BF16, FP32 = torch.bfloat16, torch.float32
 NARROWER = {
     "as it is": "",
     "no matrix units": "-U__AMX_BF16__",
+    "no pairs of bf16": "-U__AVX512BF16__",
     "half as wide": "-U__AVX512F__",
     "portable": "-U__AVX2__",
 }
@@ -102,14 +103,14 @@ def test_every_kind_of_code(bits: int, coding: str, group: int, inputs: int, dty
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(32, 32), (40, 96), (100, 576)])
-def test_plain_weights_on_matrix_units(outputs: int, inputs: int, fast: Products) -> None:
+def test_plain_weights(outputs: int, inputs: int, fast: Products) -> None:
     weight, bias = some(outputs, inputs, dtype=BF16), some(outputs, dtype=BF16, seed=3)
-    assert Plain.multiplies(weight, BF16) == fast.tiles
+    assert Plain.multiplies(weight, BF16) == fast.dense
     assert not Plain.multiplies(weight[:, :-1], BF16)
     assert not Plain.multiplies(weight[:31], BF16)
     assert not Plain.multiplies(weight.float(), FP32)
-    if not fast.tiles:
-        pytest.skip("this processor has no matrix units")
+    if not fast.dense:
+        pytest.skip("this processor does not multiply bf16")
     layer = forms.linear(weight, bias, BF16, CPU)
     assert isinstance(layer, Plain)
     assert layer.nbytes == -(-outputs // 32) * 32 * inputs * 2 + bias.nbytes
@@ -133,8 +134,8 @@ def test_a_row_has_the_same_bits_in_a_wide_pass(
     bits: int, coding: str, group: int, dtype: torch.dtype, products
 ) -> None:
     """In tiles and beside them, and in a pass that is worked on in several panels."""
-    if bits == 16 and (dtype == FP32 or not products.tiles):
-        pytest.skip("plain weights are multiplied in C by matrix units alone")
+    if bits == 16 and (dtype == FP32 or not products.dense):
+        pytest.skip("plain weights are not multiplied in C there")
     inputs, rows = 1088, 595
     bias, x, residual = some(40, dtype=dtype), some(rows, inputs, dtype=dtype), some(rows, 40, dtype=dtype, seed=2)
     if bits == 16:
@@ -148,8 +149,8 @@ def test_a_row_has_the_same_bits_in_a_wide_pass(
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_sums_that_are_not_rounded(plain: bool, products: Products) -> None:
-    if plain and not products.tiles:
-        pytest.skip("plain weights stay with torch where there are no matrix units")
+    if plain and not products.dense:
+        pytest.skip("plain weights stay with torch there")
     weight = made(4, "affine", 32, (100, 576))
     dense = weight.expand().bfloat16()
     layer = Plain(dense, None, products) if plain else Packed(weight, None, BF16, products)

@@ -65,7 +65,7 @@ def native() -> tuple[ctypes.CDLL, str]:
 
 
 def begin(library: ctypes.CDLL, parallel: int) -> bool:
-    """Get that library ready; whether it has matrix units.
+    """Get that library ready; whether it multiplies plain bf16.
 
     Long work is spread over threads by the GOMP_parallel at an address; 0: that stays as it is.
     """

@@ -62,7 +62,7 @@ class Products:
     def __init__(self, library: ctypes.CDLL, compiler: str, parallel: int = 0) -> None:
         """`parallel`: address of the GOMP_parallel that spreads long work over threads; 0: one thread."""
         self.compiler = compiler
-        self.tiles = compiled.begin(library, parallel)  # whether there are matrix units
+        self.dense = compiled.begin(library, parallel)  # whether plain bf16 is multiplied
         self.lanes: int = library.lanes()  # numbers of a vector
         self.product, self.plain, self.pack = library.product, library.plain, library.pack
         self.product.argtypes = (*(c_void_p,) * 4, c_long, c_int, c_int, c_long)
@@ -188,9 +188,9 @@ class Packed(Linear):
 
 
 class Plain(Packed):
-    """Plain bf16 weights for matrix units, read as fast as memory gives them.
+    """Plain bf16 weights for matrix units or vectors of pairs, read as fast as memory gives them.
 
-    Few rows take three quarters of the time that they take in oneDNN's own layout, and have the same bits in any pass.
+    Few rows take half to three quarters of the time that they take in oneDNN's own layout, and have the same bits in any pass.
     """
 
     __slots__ = ()
@@ -201,11 +201,11 @@ class Plain(Packed):
 
     @staticmethod
     def multiplies(weight: Tensor, dtype: torch.dtype) -> bool:
-        """Whether the library is there, with matrix units, and multiplies by a matrix of that shape."""
+        """Whether the library is there and multiplies by a matrix of that shape on this processor."""
         if dtype != torch.bfloat16 or weight.shape[0] < _BLOCK or weight.shape[1] % _TILE:
             return False
         products = there()
-        return products is not None and products.tiles
+        return products is not None and products.dense
 
     def few(self, dtype: torch.dtype) -> bool:
         """As `Packed`."""

@@ -87,11 +87,30 @@ static INLINE vf smaller(vf x, vf y) {
 #endif
 }
 
-static INLINE vf widen(vh x) { return (vf)(__builtin_convertvector(x, vu) << 16); }
+/* Compilers make several instructions of the portable forms. */
+static INLINE vf widen(vh x) {
+#if LANES == 16
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)x), 16);
+#elif LANES == 8
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)x), 16);
+#else
+    return (vf)(__builtin_convertvector(x, vu) << 16);
+#endif
+}
 
 /* To the nearest bf16, ties to even, in the upper half of each lane. A NaN stays one: its lower half is 0 in all that comes
    of bf16. */
 static INLINE vu nearest(vf x) { return (vu)x + 0x7fff + (((vu)x >> 16) & 1); }
+
+static INLINE vh narrowed(vf x) {
+#if LANES == 16 && defined(__AVX512BF16__)
+    return (vh)_mm512_cvtneps_pbh((__m512)x); /* numbers below 2^-126 become 0, as they count as 0 in products of bf16 */
+#elif LANES == 16
+    return (vh)_mm512_cvtepi32_epi16((__m512i)(nearest(x) >> 16));
+#else
+    return __builtin_convertvector(nearest(x) >> 16, vh);
+#endif
+}
 
 static INLINE vf rounded(vf x, const int half) { return half ? (vf)(nearest(x) & 0xffff0000u) : x; }
 static INLINE const void *at(const void *p, long i, const int half) { return (const char *)p + i * (half ? 2 : 4); }
@@ -110,7 +129,7 @@ static INLINE vf load(const void *p, long i, const int half) {
 static INLINE void store(void *p, long i, vf x, const int half) {
     void *to = (void *)at(p, i, half);
     if (half) {
-        vh narrow = __builtin_convertvector(nearest(x) >> 16, vh);
+        vh narrow = narrowed(x);
         memcpy(to, &narrow, sizeof narrow);
     } else
         memcpy(to, &x, sizeof x);
@@ -118,24 +137,27 @@ static INLINE void store(void *p, long i, vf x, const int half) {
 
 /* As `load` and `store`, of at most n numbers in all; zeros stand for those beyond. */
 static INLINE vf load_some(const void *p, long i, long n, const int half) {
-    float rest[LANES] = {0};
     if (i + LANES <= n)
         return load(p, i, half);
+    float rest[LANES] = {0};
     memcpy(rest, at(p, i, half), (n - i) * (half ? 2 : 4));
     return load(rest, 0, half);
 }
 
 static INLINE void store_some(void *p, long i, long n, vf x, const int half) {
-    float rest[LANES];
     if (i + LANES <= n) {
         store(p, i, x, half);
         return;
     }
+    float rest[LANES];
     store(rest, 0, x, half);
     memcpy((void *)at(p, i, half), rest, (n - i) * (half ? 2 : 4));
 }
 
 static INLINE float total(vf x) {
+#if LANES == 16
+    return _mm512_reduce_add_ps((__m512)x);
+#endif
     float lane[LANES];
     memcpy(lane, &x, sizeof x);
     for (int step = LANES / 2; step; step /= 2)
@@ -145,6 +167,9 @@ static INLINE float total(vf x) {
 }
 
 static INLINE float largest(vf x) {
+#if LANES == 16
+    return _mm512_reduce_max_ps((__m512)x);
+#endif
     float lane[LANES];
     memcpy(lane, &x, sizeof x);
     for (int step = LANES / 2; step; step /= 2)

@@ -1,12 +1,12 @@
 /* Rows times a matrix on a CPU, one of 4- or 8-bit codes or of plain bf16, for `packed_linear.py`.
 
    Outputs are in blocks of 32, side by side in vectors. Codes are expanded to whole numbers (or entries of a table), some
-   inputs of a block at a time, and multiplied by many rows, GROUP at a time, while they are in the cache nearest to the core.
-   Sums over inputs that share a scale are exact but for the rounding of fp32; then the scale and the offset are applied.
+   inputs of a block at a time, and multiplied by many rows while they are in the cache nearest to the core. Sums over inputs
+   that share a scale are exact but for the rounding of fp32; then the scale and the offset are applied.
 
-   bf16 goes through the matrix units (AMX), which cost the same for 1 to 16 rows; fp32, and bf16 elsewhere, through fused
-   multiply-adds of floats. Either adds up a row in an order that depends on the matrix alone: a row has the same bits in
-   every pass, whatever shares it.
+   bf16 goes through the matrix units (AMX), which cost the same for 1 to 16 rows, or through vectors of pairs (AVX512_BF16);
+   fp32, and bf16 elsewhere, through fused multiply-adds of floats. Each adds up a row in an order that depends on the matrix
+   alone: a row has the same bits in every pass, whatever shares it.
 
    A code's place: in each 32-bit word lie 8 codes (4 bits), 4 codes (8 bits) or 2 numbers of one output, those of even
    inputs in the lower half, those of odd ones in the upper half: so pairs of 16-bit lanes are what AMX wants. Plain weights
@@ -19,6 +19,12 @@
 #include <unistd.h>
 #endif
 
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+#define PAIRS 1 /* whether vectors of pairs of bf16 are multiplied */
+#else
+#define PAIRS 0
+#endif
+
 #define BLOCK 32 /* outputs */
 #define VECTORS (BLOCK / LANES)
 #define SPAN 128 /* inputs worked on at a time, at most */
@@ -28,9 +34,7 @@
 #define PANEL 512 /* rows of an item, at most */
 #define FEW 64 /* rows of an item of a pass that has as many, at least */
 #define NEAR (1L << 20) /* bytes of inputs that stay in a core's own cache while it goes through the outputs */
-#define STACK 4  /* rows of a tile that several pieces share, at most: more are more zeros to write and to read */
-#define TALL (LANES / 4) /* rows that share what is loaded */
-#define HIGH (LANES < 16 ? TALL : 8) /* rows whose sums are scaled together: enough additions to hide how long one takes */
+#define STACK 4 /* rows of a tile that several pieces share, at most: more are more zeros to write and to read */
 #define AHEAD 2048 /* words of codes that are asked for before they are needed */
 #define ITEM (1L << 16) /* weights that a thread takes at a time, at least */
 
@@ -41,12 +45,12 @@ int tiles_there;
 /* Numbers of a vector. */
 int lanes(void) { return LANES; }
 
-/* Asks the system for the matrix units; gives whether there are some. */
+/* Asks the system for the matrix units; gives whether plain bf16 is multiplied, by them or by vectors of pairs. */
 int use_tiles(void) {
 #ifdef TILES
     tiles_there = syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 #endif
-    return tiles_there;
+    return tiles_there || PAIRS;
 }
 
 /* Codes. */
@@ -88,32 +92,6 @@ static INLINE vf code_at(const struct matrix *m, vu word, const int codes, const
     return (vf)(at ? word & 0xffff0000 : word << 16);
 }
 
-/* [inputs, BLOCK] floats of some inputs. */
-static INLINE void expand_as(const struct matrix *m, const uint32_t *words, long inputs, float *out, const int codes) {
-    const int each = codes == PLAIN ? 2 : codes > TABLE ? 4 : 8;
-    for (long i = 0; i < inputs; i += each, words += BLOCK)
-        for (int v = 0; v < BLOCK; v += LANES) {
-            vu word = word_at(words, v);
-            for (int at = 0; at < each; at++) {
-                int input = 2 * (at % (each / 2)) + at / (each / 2);
-                store(out, (i + input) * BLOCK + v, code_at(m, word, codes, at), 0);
-            }
-        }
-}
-
-static void expand(const struct matrix *m, const uint32_t *codes, long inputs, float *out) {
-    if (m->bits == 16)
-        expand_as(m, codes, inputs, out, PLAIN);
-    else if (m->bits == 8 && m->is_signed)
-        expand_as(m, codes, inputs, out, SIGNED);
-    else if (m->bits == 8)
-        expand_as(m, codes, inputs, out, UNSIGNED);
-    else if (m->even && LANES < 16) /* a table is no slower there */
-        expand_as(m, codes, inputs, out, EVEN);
-    else
-        expand_as(m, codes, inputs, out, TABLE);
-}
-
 static const uint32_t *codes_of(const struct matrix *m, long block, long input) {
     return m->codes + (block * m->inputs + input) * BLOCK * m->bits / 32;
 }
@@ -150,89 +128,21 @@ static void factors(const struct matrix *m, long block, long group, long groups,
         factors_as(from, groups * each, out, FULL);
 }
 
-/* Products by floats: out [pieces, rows, BLOCK] of some inputs of some rows. */
+/* Scales and offsets of some pieces. */
+static void scales_of(const struct product *p, long block, long start, long pieces, float *out) {
+    const struct matrix *m = p->m;
+    factors(m, block, m->group == m->piece ? start : start * m->piece / m->group, pieces, out);
+}
 
-struct some { /* rows that are worked on together, up to GROUP */
+struct some { /* rows that are worked on together */
     long first, rows;
     int even; /* whether all rows of their item fill tiles */
 };
 
-static INLINE void dots(const float *weights, long inputs, const float *x, long stride, float *out, const int rows) {
-    vf sum[TALL][VECTORS] = {0};
-    for (long i = 0; i < inputs; i++)
-        for (int v = 0; v < VECTORS; v++) {
-            vf w = load(weights, i * BLOCK + v * LANES, 0);
-            for (int r = 0; r < rows; r++)
-                sum[r][v] += w * x[r * stride + i];
-        }
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++)
-            store(out, r * BLOCK + v * LANES, sum[r][v], 0);
-}
-
-static void multiply(
-    const struct product *p, struct some some, const float *weights, long start, long pieces, float *out) {
-    const long inputs = p->m->inputs, piece = p->m->piece;
-    for (long i = 0; i < pieces; i++, weights += piece * BLOCK) {
-        const float *x = (const float *)p->x + some.first * inputs + (start + i) * piece;
-        long row = 0;
-        for (; row + TALL <= some.rows; row += TALL, out += TALL * BLOCK)
-            dots(weights, piece, x + row * inputs, inputs, out, TALL);
-        for (; row < some.rows; row++, out += BLOCK)
-            dots(weights, piece, x + row * inputs, inputs, out, 1);
-    }
-}
-
+#include "native_vectors.h"
 #ifdef TILES
 #include "native_tiles.h"
 #endif
-
-/* Add the sums of some pieces [pieces, all, BLOCK], scaled, to `total` [rows, BLOCK]; x: sums of inputs, `stride` apart. */
-static INLINE void add_rows(const float *x, long stride, long pieces, const float *sums, long all, const float *scales,
-                            float *total, const int lows, const int rows) {
-    vf y[HIGH][VECTORS];
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++)
-            y[r][v] = load(total, r * BLOCK + v * LANES, 0);
-    for (long i = 0; i < pieces; i++, sums += all * BLOCK, scales += (1 + lows) * BLOCK) {
-        vf scale[VECTORS], low[VECTORS];
-        for (int v = 0; v < VECTORS; v++) {
-            scale[v] = load(scales, v * LANES, 0);
-            low[v] = lows ? load(scales, BLOCK + v * LANES, 0) : scale[v];
-        }
-        for (int r = 0; r < rows; r++) {
-            vf input = splat(lows ? x[r * stride + i] : 0);
-            for (int v = 0; v < VECTORS; v++) {
-                y[r][v] += load(sums, r * BLOCK + v * LANES, 0) * scale[v];
-                if (lows)
-                    y[r][v] += low[v] * input;
-            }
-        }
-    }
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++)
-            store(total, r * BLOCK + v * LANES, y[r][v], 0);
-}
-
-static INLINE void add_as(const struct product *p, struct some some, long start, long pieces, const float *sums,
-                          const float *scales, float *total, const int lows) {
-    const float *x = lows ? p->sums + some.first * p->pieces + start : 0;
-    long row = 0;
-    for (; row + HIGH <= some.rows; row += HIGH, sums += HIGH * BLOCK, total += HIGH * BLOCK)
-        add_rows(x + row * p->pieces, p->pieces, pieces, sums, some.rows, scales, total, lows, HIGH);
-    for (; row + TALL <= some.rows; row += TALL, sums += TALL * BLOCK, total += TALL * BLOCK)
-        add_rows(x + row * p->pieces, p->pieces, pieces, sums, some.rows, scales, total, lows, TALL);
-    for (; row < some.rows; row++, sums += BLOCK, total += BLOCK)
-        add_rows(x + row * p->pieces, p->pieces, pieces, sums, some.rows, scales, total, lows, 1);
-}
-
-static void add(const struct product *p, struct some some, long start, long pieces, const float *sums, const float *scales,
-                float *total) {
-    if (p->m->lows)
-        add_as(p, some, start, pieces, sums, scales, total, 1);
-    else
-        add_as(p, some, start, pieces, sums, scales, total, 0);
-}
 
 /* The outputs of a block, of all rows of an item: `total` [rows, BLOCK] rounded, with what is added to them. */
 static void finish(const struct product *p, struct some some, long block, const float *total) {
@@ -248,48 +158,28 @@ static void finish(const struct product *p, struct some some, long block, const 
         }
 }
 
-static INLINE struct some group_of(struct some all, long from) {
-    return (struct some){all.first + from, MIN(GROUP, all.rows - from), all.even};
-}
-
-static void product_block(const struct product *p, struct some all, long block, float *total) {
+static void vector_block(const struct product *p, struct some all, long block, float *total) {
     const struct matrix *m = p->m;
-    union {
-        float full[SPAN * BLOCK];
-        uint16_t half[2 * SPAN * BLOCK];
-    } weights ALIGNED;
-    float sums[SPAN / PIECE * GROUP * BLOCK] ALIGNED, scales[SPAN / PIECE * 2 * BLOCK] ALIGNED;
+    const long span = m->parts * MIN(m->piece, SPAN);
+    float weights[SPAN * BLOCK] ALIGNED, scales[SPAN / PIECE * 2 * BLOCK] ALIGNED;
     memset(total, 0, all.rows * BLOCK * sizeof *total);
-    for (long start = 0; start < p->pieces; start += m->parts) {
-        const long n = MIN(m->parts, p->pieces - start);
-        const uint32_t *codes = codes_of(m, block, start * m->piece);
-        factors(m, block, m->group == m->piece ? start : start * m->piece / m->group, n, scales);
-#ifdef TILES
-        if (p->tiles)
-            expand_tiles(m, codes, n * m->piece, weights.half);
+    for (long start = 0; start < m->inputs; start += span) {
+        const long n = MIN(span, m->inputs - start);
+        const uint32_t *codes = codes_of(m, block, start);
+        if (m->bits == 16) {
+            multiply_vectors(p, all, codes, start, n, 0, total);
+            continue;
+        }
+        scales_of(p, block, start / m->piece, n / m->piece, scales);
+#if PAIRS
+        if (p->pairs)
+            expand_pairs(m, codes, n, (uint16_t *)weights);
         else
 #endif
-            expand(m, codes, n * m->piece, weights.full);
-        for (long from = 0; from < all.rows; from += GROUP) {
-            const struct some some = group_of(all, from);
-#ifdef TILES
-            if (p->tiles)
-                multiply_tiles(p, some, weights.half, start, n, sums);
-            else
-#endif
-                multiply(p, some, weights.full, start, n, sums);
-            add(p, some, start, n, sums, scales, total + from * BLOCK);
-        }
+            expand(m, codes, n, weights);
+        multiply_vectors(p, all, weights, start, n, scales, total);
     }
 }
-
-#ifdef TILES
-/* A block of plain weights: one piece, no scales. */
-static void plain_product(const struct product *p, struct some all, long block, float *total) {
-    for (long from = 0; from < all.rows; from += GROUP)
-        multiply_tiles(p, group_of(all, from), (const uint16_t *)codes_of(p->m, block, 0), 0, 1, total + from * BLOCK);
-}
-#endif
 
 /* Rows of a pass that are shared out among items; those that fill no tile are by themselves where there are many. */
 static long whole_of(const struct product *p) { return p->rows > FEW ? p->rows / TILE_ROWS * TILE_ROWS : p->rows; }
@@ -318,11 +208,11 @@ void product_item(const void *job, long item) {
 #endif
     for (long block = column * p->each; block < last; block++) {
 #ifdef TILES
-        if (m->bits == 16)
-            plain_product(p, all, block, total);
+        if (p->tiles)
+            tile_block(p, all, block, total);
         else
 #endif
-            product_block(p, all, block, total);
+            vector_block(p, all, block, total);
         finish(p, all, block, total);
     }
 #ifdef TILES
@@ -361,7 +251,7 @@ static long stack_of(const struct matrix *m, long rows) { return MAX(1, MIN(m->p
 
 /* Bytes of `own` in a whole number of lines. */
 static long own_room(const struct matrix *m, long rows, int half) {
-    long each = !half ? 0 : !tiles_there ? 4 : stack_of(m, rows) > 1 ? 2 * stack_of(m, rows) : 0;
+    long each = !half ? 0 : !tiles_there ? (PAIRS ? 0 : 4) : stack_of(m, rows) > 1 ? 2 * stack_of(m, rows) : 0;
     return (rows * m->inputs * each + 63) / 64 * 64;
 }
 
@@ -380,6 +270,7 @@ void product_begin(struct product *p, void *room) {
     p->panel = MAX(FEW, (whole + parts * GROUP - 1) / (parts * GROUP) * GROUP); /* of equal length: each expands all codes */
     p->items = p->columns * panels(p);
     p->tiles = p->half && tiles_there;
+    p->pairs = p->half && PAIRS && !p->tiles;
     p->stack = stack_of(m, p->rows);
     p->stride = m->inputs;
     p->advance = m->piece;

@@ -91,7 +91,7 @@ struct product {
     float *sums;                 /* [rows, pieces] of the inputs */
     long pieces, each, columns, panel, items; /* each: blocks of an item; columns: items of as many rows; panel: these rows */
     long stack, stride, advance; /* of tiles: pieces in one, numbers of a row, numbers from piece to piece */
-    int tiles;
+    int tiles, pairs; /* whether matrix units multiply, or vectors of pairs of bf16 */
 };
 
 HIDDEN void product_begin(struct product *p, void *room); /* finds the rest; `room` may come later, but before the first item */

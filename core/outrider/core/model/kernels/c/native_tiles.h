@@ -1,5 +1,8 @@
 /* Products by matrix units (AMX), a part of `native_linear.c`: tiles of 16 rows, or of several pieces of fewer rows. */
 
+#define TALL 4 /* rows whose sums are scaled together; where there are more, HIGH: enough to hide how long an addition takes */
+#define HIGH 8
+
 static INLINE long step_of(const struct matrix *m) { return m->piece % 32 ? 16 : 32; } /* inputs of a tile */
 
 /* Tiles of weights, one after the other: [steps, planes, 2, step / 2, 16 outputs, 2 inputs] bf16, for either half of a block;
@@ -115,4 +118,76 @@ static void stacked(const struct product *p, long row) {
                 memcpy(to, from, size);
             else
                 memset(to, 0, size);
+}
+
+/* Add the sums of some pieces [pieces, all, BLOCK], scaled, to `total` [rows, BLOCK]; x: sums of inputs, `stride` apart. */
+static INLINE void add_rows(const float *x, long stride, long pieces, const float *sums, long all, const float *scales,
+                            float *total, const int lows, const int rows) {
+    vf y[HIGH][VECTORS];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < VECTORS; v++)
+            y[r][v] = load(total, r * BLOCK + v * LANES, 0);
+    for (long i = 0; i < pieces; i++, sums += all * BLOCK, scales += (1 + lows) * BLOCK) {
+        vf scale[VECTORS], low[VECTORS];
+        for (int v = 0; v < VECTORS; v++) {
+            scale[v] = load(scales, v * LANES, 0);
+            low[v] = lows ? load(scales, BLOCK + v * LANES, 0) : scale[v];
+        }
+        for (int r = 0; r < rows; r++) {
+            vf input = splat(lows ? x[r * stride + i] : 0);
+            for (int v = 0; v < VECTORS; v++) {
+                y[r][v] += load(sums, r * BLOCK + v * LANES, 0) * scale[v];
+                if (lows)
+                    y[r][v] += low[v] * input;
+            }
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < VECTORS; v++)
+            store(total, r * BLOCK + v * LANES, y[r][v], 0);
+}
+
+static INLINE void add_as(const struct product *p, struct some some, long start, long pieces, const float *sums,
+                          const float *scales, float *total, const int lows) {
+    const float *x = lows ? p->sums + some.first * p->pieces + start : 0;
+    long row = 0;
+    for (; row + HIGH <= some.rows; row += HIGH, sums += HIGH * BLOCK, total += HIGH * BLOCK)
+        add_rows(x + row * p->pieces, p->pieces, pieces, sums, some.rows, scales, total, lows, HIGH);
+    for (; row + TALL <= some.rows; row += TALL, sums += TALL * BLOCK, total += TALL * BLOCK)
+        add_rows(x + row * p->pieces, p->pieces, pieces, sums, some.rows, scales, total, lows, TALL);
+    for (; row < some.rows; row++, sums += BLOCK, total += BLOCK)
+        add_rows(x + row * p->pieces, p->pieces, pieces, sums, some.rows, scales, total, lows, 1);
+}
+
+static void add(const struct product *p, struct some some, long start, long pieces, const float *sums, const float *scales,
+                float *total) {
+    if (p->m->lows)
+        add_as(p, some, start, pieces, sums, scales, total, 1);
+    else
+        add_as(p, some, start, pieces, sums, scales, total, 0);
+}
+
+static INLINE struct some group_of(struct some all, long from) {
+    return (struct some){all.first + from, MIN(GROUP, all.rows - from), all.even};
+}
+
+static void tile_block(const struct product *p, struct some all, long block, float *total) {
+    const struct matrix *m = p->m;
+    uint16_t weights[2 * SPAN * BLOCK] ALIGNED;
+    float sums[SPAN / PIECE * GROUP * BLOCK] ALIGNED, scales[SPAN / PIECE * 2 * BLOCK] ALIGNED;
+    if (m->bits == 16) { /* one piece, no scales */
+        for (long from = 0; from < all.rows; from += GROUP)
+            multiply_tiles(p, group_of(all, from), (const uint16_t *)codes_of(m, block, 0), 0, 1, total + from * BLOCK);
+        return;
+    }
+    memset(total, 0, all.rows * BLOCK * sizeof *total);
+    for (long start = 0; start < p->pieces; start += m->parts) {
+        const long n = MIN(m->parts, p->pieces - start);
+        scales_of(p, block, start, n, scales);
+        expand_tiles(m, codes_of(m, block, start * m->piece), n * m->piece, weights);
+        for (long from = 0; from < all.rows; from += GROUP) {
+            multiply_tiles(p, group_of(all, from), weights, start, n, sums);
+            add(p, group_of(all, from), start, n, sums, scales, total + from * BLOCK);
+        }
+    }
 }
