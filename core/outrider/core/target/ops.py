@@ -107,7 +107,7 @@ class Fused(Protocol):
         ...
 
     def stacks(self, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
-        """Blocks of a decoder that run in one go where a pass allows, by the number of the first. Asked once."""
+        """Blocks of a decoder that run in one go where a pass allows, by the number of each. Asked once."""
         ...
 
     def mixture(self, experts: Sequence[Dense | Ungated], dtype: torch.dtype) -> Mixture | None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from .begun import Begun
     from .where import Where
 
 Count = int | Tensor  # tokens; [1] where only the device knows
@@ -328,6 +329,7 @@ class Cache:
         self.states = states
         self.capacity = capacity
         self.length = 0
+        self.begun: Begun | None = None  # what early passes have left behind the length
         self._bound = [state for state in states if state is not None and not state.cut]
         self._kept: dict[int, list[object]] = {0: [state.snapshot(0) for state in self._bound]}
 
@@ -368,7 +370,7 @@ class Cache:
         for state in self._bound:
             if not state.commit(length):
                 raise ValueError(f"no state is known after {length} tokens")
-        self.length = length
+        self.length, self.begun = length, None
 
     def hold(self) -> None:
         """Get ready for still passes: every state lies where it will stay."""
@@ -409,7 +411,7 @@ class Cache:
         for state in self._bound:
             if isinstance(state, Recurrent | Ring):
                 state.stood(length, stop)
-        self.length = length
+        self.length, self.begun = length, None
 
     def keep(self) -> None:
         """Take a snapshot at the committed length, for later rewinds."""
@@ -428,5 +430,5 @@ class Cache:
                 state.restore(kept, reached)
         for later in [at for at in self._kept if at > reached]:
             del self._kept[later]
-        self.length = reached
+        self.length, self.begun = reached, None
         return reached
