@@ -378,19 +378,19 @@ def test_a_pass_that_drafting_has_begun_is_to_the_credit_of_the_drafter() -> Non
             drafting = 0.1 + 0.25 * tokens
             policy.costs.drafting("d").saw(tokens, drafting)
             rest = policy.costs.of(1 + tokens) - 0.08 * tokens
-            policy.costs.spared("d", tokens, rest, 0)
-            policy.learn(Outcome("d", tokens, tokens, drafting, rest, begun=True))
+            policy.costs.credit("d", tokens, rest, 0)
+            policy.learn(Outcome("d", tokens, tokens, drafting, rest, from_exit=True))
     assert policy.costs.passes == known
     assert policy.costs.drafting("d").line() == pytest.approx((0.1, 0.17), abs=1e-6)
     for _ in range(9):  # at most all that was told
-        policy.costs.spared("d", 4, -100.0, 0)
+        policy.costs.credit("d", 4, -100.0, 0)
     assert policy.costs.drafting("d").of(4) == 0
 
 
 def test_a_silent_round_that_was_begun_is_no_plain_pass() -> None:
     policy = machine()
     plain = policy.plain
-    policy.learn(Outcome("none", 0, 0, 0.3, 0.6, begun=True))
+    policy.learn(Outcome("none", 0, 0, 0.3, 0.6, from_exit=True))
     assert policy.plain == plain and policy.costs.of(1) == machine().costs.of(1)
     policy.learn(Outcome("none", 0, 0, 0.0, 0.6))
     assert policy.plain == plain + 1 and policy.costs.of(1) < machine().costs.of(1)

@@ -100,13 +100,13 @@ class TestReference:
             def watch(done: Round, _: object) -> None:
                 n, work = done.proposed, counted.work()
                 if done.draft_s:  # not the prompt
-                    assert done.begun == (n > 0 and not whole)
+                    assert done.from_exit == (n > 0 and not whole)
                     assert work == (n * EXIT if whole else 0) + (1 + n) * layers
                     spent.append(work)
 
             with monkeypatch.context() as patch:
                 if whole:
-                    patch.setattr(TargetModel, "_kept", lambda *_: None)
+                    patch.setattr(TargetModel, "_record_early", lambda *_: None)
                 target = pair.target()
                 report, _ = pairs.ride(pair, Rider(target, [EXIT]), 0, K, target, watch=watch, settings=settings)
             return report.token_ids, spent
@@ -176,7 +176,7 @@ def test_a_draft_that_ends_early_leaves_no_layer_to_run_twice(monkeypatch: pytes
     got = toys.answer(Conversation(target), PROMPT, toys.guard(Unsure(target, [2])), tokens=6, watch=watch)
     assert got.token_ids == toys.answer(Conversation(toys.target(layers=4)), PROMPT).token_ids
     assert {done.proposed for done in rounds} == {0, 1, 2, 3}
-    assert all(done.begun for done in rounds[:-1])
+    assert all(done.from_exit for done in rounds[:-1])
 
 
 @pytest.mark.parametrize("exits", [(2,), (1, 2)])
@@ -204,7 +204,7 @@ def test_among_others_the_draft_that_is_verified_counts(
     monkeypatch.setattr(policy, "begin", lambda *_, **__: True)
 
     def watch(done: Round, _: object) -> None:
-        begun.setdefault(done.drafter, set()).add(done.begun)
+        begun.setdefault(done.drafter, set()).add(done.from_exit)
 
     got = toys.answer(Conversation(target), PROMPT, composite, limit=90, policy=policy, watch=watch)
     assert got.token_ids == want
@@ -284,7 +284,7 @@ def test_at_the_brim_and_at_the_end() -> None:
         for exits in ((1, 2), (3,)):
             begun = list[bool]()
             got = ride(
-                context=small, exits=exits, watch=lambda done, _, begun=begun: begun.append(done.begun), **limits
+                context=small, exits=exits, watch=lambda done, _, begun=begun: begun.append(done.from_exit), **limits
             )
             assert (got.token_ids, got.finish) == (want.token_ids, want.finish)
             assert any(begun)

@@ -96,8 +96,8 @@ class Costs:
         known.add(seconds, 1.0 if same else COLD)
         self._curve = None
 
-    def spared(self, name: str, tokens: int, seconds: float, context: int) -> None:
-        """The pass over the newest draft of `tokens` took so long, since drafting had begun it: the drafter gets the credit."""
+    def credit(self, name: str, tokens: int, seconds: float, context: int) -> None:
+        """The pass over the newest draft of `tokens` took so long; what drafting saved it is taken off the drafter's cost."""
         self.drafting(name).credit(tokens, self.of(1 + tokens, context) - seconds)
 
     def of(self, rows: int, context: int = 0) -> float:

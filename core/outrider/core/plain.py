@@ -41,16 +41,16 @@ class MeteredRound:
     """One round. `own`: seconds of the pass with sampling and text, without the drafter's; `total`: all seconds."""
 
     tokens: int  # that it brought, the end sign counted
-    rows: int  # 1: a plain pass, unless it was begun
+    rows: int
     own: float
     total: float
     context: int  # tokens before it
-    begun: bool = False  # while a drafter was asked
+    from_exit: bool = False  # as in `Round`
 
     @property
     def plain(self) -> bool:
         """Whether this is what plain decoding does."""
-        return self.rows == 1 and not self.begun
+        return self.rows == 1 and not self.from_exit
 
 
 @dataclass(slots=True)

@@ -315,7 +315,7 @@ def test_a_pass_that_a_draft_has_begun(form: str, layers: int, exact: int | None
         for step in range(4 if begin else 0):
             target.early(torch.tensor(text[20 + step : 21 + step]), 20 + step, layers)
         result = target.forward(text[20:], states=(1, 3))
-        assert result.begun == begin and target.width == 0 and result.hidden is not None
+        assert result.from_exit == begin and target.width == 0 and result.hidden is not None
         kept = [state.parts[0][:25] for state in target.cache.states if isinstance(state, Rows)]
         return [result.logits, result.hidden, *kept]
 

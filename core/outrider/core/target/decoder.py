@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import ops
 from .attention import Attention
-from .begun import Begun
+from .early_exit import EarlyStates
 from .latent import LatentAttention
 from .linear import Form, Linear, Table
 from .mlp import Experts
@@ -36,7 +36,7 @@ class Pass(NamedTuple):
 
     logits: Tensor  # [S or 1, V]
     hidden: Tensor | None  # [S, states asked for, d]
-    begun: bool = False  # it went on from what a draft had computed
+    from_exit: bool = False  # the early layers had run while the tokens were drafted
 
 
 class Mixer(Protocol):
@@ -231,19 +231,19 @@ class Decoder:
         last: bool = False,
         states: Sequence[int] = (),
         tree: Tree | None = None,
-        begun: Begun | None = None,
+        early: EarlyStates | None = None,
     ) -> Pass:
         """One pass over `ids` [S] at `cache.length`; states are written there, the length is not moved.
 
         `tree`: where the ids are no line. `last`: logits of the last row only. `states`: numbers of the residuals to export
-        (0 embedding … L before the norm). `begun`: the layers that have run over `ids` already.
+        (0 embedding … L before the norm). `early`: the layers that have run over `ids` already.
         """
-        kept: dict[int, Tensor] = {} if begun is None else dict(begun.states)
-        layers = range(0 if begun is None else begun.layers, len(self.weights.blocks))
+        kept: dict[int, Tensor] = {} if early is None else dict(early.states)
+        layers = range(0 if early is None else early.layers, len(self.weights.blocks))
         where = self._where(ids, cache, cache.length, tree)
         x = self._blocks(ids, cache, where, layers, (states, kept))
         hidden = torch.stack([kept[k] for k in states], 1) if states else None
-        return Pass(self.logits(x[-1:] if last else x), hidden, begun is not None)
+        return Pass(self.logits(x[-1:] if last else x), hidden, early is not None)
 
     @torch.inference_mode()
     def still(

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from outrider.core.drafting import ModelInfo
 
-from .begun import Begun
 from .capture import Capture, Result, capture_for
 from .decoder import Decoder, Pass
+from .early_exit import EarlyStates
 from .exact import apart, width
 from .lane import Lane
 from .linear import Form
@@ -122,23 +122,23 @@ class TargetModel:
         listed = not isinstance(ids, Tensor)
         if self.lane is not None and not last and (listed or self.width) and len(ids) <= SLACK:
             return self.lane.forward(ids if listed else ids.tolist(), parents, self._states)
-        begun = None if isinstance(ids, Tensor) or parents is not None else self._begun(ids)
-        self.cache.begun = None
+        early = None if isinstance(ids, Tensor) or parents is not None else self._reusable(ids)
+        self.cache.early_states = None
         if not isinstance(ids, Tensor):
             ids = torch.tensor(ids, dtype=torch.int64)
         if self.width and not last:
             return self._fixed(ids, states)
         tree = None if parents is None else tree_of(parents, self.length, self.device)
-        return self.decoder.run(ids.to(self.device), self.cache, last=last, states=states, tree=tree, begun=begun)
+        return self.decoder.run(ids.to(self.device), self.cache, last=last, states=states, tree=tree, early=early)
 
-    def _begun(self, ids: Sequence[int]) -> Begun | None:
-        """What leads on from a draft's passes to one over `ids`; the early layers of the last token run here if they have to."""
-        begun = self.cache.begun
-        if begun is None or not begun.leads_to(ids, self._states):
+    def _reusable(self, ids: Sequence[int]) -> EarlyStates | None:
+        """States of the early layers for a pass over `ids`; if those of the last token are missing, they are computed here."""
+        early = self.cache.early_states
+        if early is None or not early.leads_to(ids, self._states):
             return None
-        if len(begun.ids) < len(ids):
-            self.early(torch.tensor(ids[-1:]), self.length + len(ids) - 1, begun.layers)
-        return None if self.cache.begun is None else self.cache.begun.first(len(ids))
+        if len(early.ids) < len(ids):
+            self.early(torch.tensor(ids[-1:]), self.length + len(ids) - 1, early.layers)
+        return None if self.cache.early_states is None else self.cache.early_states.first(len(ids))
 
     def _fixed(self, ids: Tensor, states: Sequence[int]) -> Pass:
         """The pass of a chain, filled up to the width; what stands behind the chain is scratch."""
@@ -184,10 +184,10 @@ class TargetModel:
         if self.lane is not None and ids.shape[0] <= SLACK and not self.cache.forgets:
             return self.lane.early(ids, start, layers)
         made = self.decoder.early(ids, self.cache, start, layers, self._states)
-        self.cache.begun = self._kept(ids, start, layers, made)
+        self.cache.early_states = self._record_early(ids, start, layers, made)
         return made[layers].clone()  # drafters may write to it
 
-    def _kept(self, ids: Tensor, start: int, layers: int, made: dict[int, Tensor]) -> Begun | None:
+    def _record_early(self, ids: Tensor, start: int, layers: int, made: dict[int, Tensor]) -> EarlyStates | None:
         """What an early pass leaves for the pass that verifies; None where that will be a whole one.
 
         So it is where this one does not follow the ones before it; where states are overwritten, since each early pass begins
@@ -196,11 +196,11 @@ class TargetModel:
         """
         if self.lane is not None or self.device.type != "cpu" or self.width or self.cache.forgets:
             return None
-        begun, before, rows = Begun(layers, ids.tolist(), made), self.cache.begun, start - self.length
+        early, before, rows = EarlyStates(layers, ids.tolist(), made), self.cache.early_states, start - self.length
         if rows == 0:
-            return begun
+            return early
         follows = before is not None and before.layers == layers and 0 < rows <= len(before.ids)
-        return before.then(begun, rows) if before is not None and follows else None
+        return before.then(early, rows) if before is not None and follows else None
 
     def kv(self, layer: int) -> tuple[Tensor, Tensor, int]:
         """Keys, values [K, C, h] that a layer reads, and the committed length. Raises ValueError if it has none.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from .begun import Begun
+    from .early_exit import EarlyStates
     from .where import Where
 
 Count = int | Tensor  # tokens; [1] where only the device knows
@@ -329,7 +329,7 @@ class Cache:
         self.states = states
         self.capacity = capacity
         self.length = 0
-        self.begun: Begun | None = None  # what early passes have left behind the length
+        self.early_states: EarlyStates | None = None  # of tokens behind the length
         self._bound = [state for state in states if state is not None and not state.cut]
         self._kept: dict[int, list[object]] = {0: [state.snapshot(0) for state in self._bound]}
 
@@ -370,7 +370,7 @@ class Cache:
         for state in self._bound:
             if not state.commit(length):
                 raise ValueError(f"no state is known after {length} tokens")
-        self.length, self.begun = length, None
+        self.length, self.early_states = length, None
 
     def hold(self) -> None:
         """Get ready for still passes: every state lies where it will stay."""
@@ -411,7 +411,7 @@ class Cache:
         for state in self._bound:
             if isinstance(state, Recurrent | Ring):
                 state.stood(length, stop)
-        self.length, self.begun = length, None
+        self.length, self.early_states = length, None
 
     def keep(self) -> None:
         """Take a snapshot at the committed length, for later rewinds."""
@@ -430,5 +430,5 @@ class Cache:
                 state.restore(kept, reached)
         for later in [at for at in self._kept if at > reached]:
             del self._kept[later]
-        self.length, self.begun = reached, None
+        self.length, self.early_states = reached, None
         return reached

@@ -1,4 +1,4 @@
-"""A pass that a draft has begun: LayerSkip verifies from its exit on (arXiv 2404.16710, section 3.3).
+"""States of the early layers, kept from drafting: LayerSkip verifies from its exit on (arXiv 2404.16710, section 3.3).
 
 `TargetModel.early` keeps what it computes of the tokens behind the committed ones. Where the next pass verifies those very
 tokens, the layers below the exit have run: their keys and values are written, and the pass goes on from the kept residuals.
@@ -21,21 +21,21 @@ import torch
 from torch import Tensor
 
 
-class Begun(NamedTuple):
+class EarlyStates(NamedTuple):
     """The first `layers` layers over `ids`, the tokens from the committed length on."""
 
     layers: int
     ids: list[int]  # [n]
     states: dict[int, Tensor]  # [n, d] by number: the residual after `layers`, and those below that drafters want
 
-    def then(self, more: Begun, rows: int) -> Begun:
+    def then(self, more: EarlyStates, rows: int) -> EarlyStates:
         """Its first `rows` tokens, and `more` behind them."""
         states = {number: torch.cat((part[:rows], more.states[number])) for number, part in self.states.items()}
-        return Begun(self.layers, self.ids[:rows] + more.ids, states)
+        return EarlyStates(self.layers, self.ids[:rows] + more.ids, states)
 
-    def first(self, rows: int) -> Begun:
+    def first(self, rows: int) -> EarlyStates:
         """Its first `rows` tokens."""
-        return Begun(self.layers, self.ids[:rows], {number: part[:rows] for number, part in self.states.items()})
+        return EarlyStates(self.layers, self.ids[:rows], {number: part[:rows] for number, part in self.states.items()})
 
     def leads_to(self, ids: Sequence[int], states: Sequence[int]) -> bool:
         """Whether a pass over `ids` that exports `states` may go on from here: all tokens but the last are known."""

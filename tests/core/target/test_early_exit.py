@@ -1,4 +1,4 @@
-"""A pass that a draft has begun: the same numbers from fewer layers, and a whole pass wherever the tokens are not its own."""
+"""Verifying from an exit layer on: the same numbers from fewer layers, and a whole pass for any other tokens."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_numbers_of_a_whole_pass(known: int, states: tuple[int, ...], counte
     got = target.forward(IDS, states=states)
     late = (len(IDS), LAYERS - EXIT)
     assert counted.calls == ([late] if known == len(IDS) else [(1, EXIT), late])
-    assert got.begun and not want.begun
+    assert got.from_exit and not want.from_exit
     torch.testing.assert_close(got.logits, want.logits, atol=1e-4, rtol=1e-4)
     assert (got.hidden is None) == (not states)
     if got.hidden is not None and want.hidden is not None:
@@ -68,7 +68,7 @@ def test_a_draft_longer_than_what_is_verified() -> None:
     target = ready()
     drafted(target, IDS)
     got = target.forward(IDS[:2])
-    assert got.begun
+    assert got.from_exit
     torch.testing.assert_close(got.logits, ready().forward(IDS[:2]).logits, atol=1e-4, rtol=1e-4)
 
 
@@ -79,7 +79,7 @@ def test_several_tokens_at_once_and_a_draft_that_turned_back() -> None:
     target.early(torch.tensor(IDS[1:3]), AT + 1, EXIT)
     drafted(target, IDS[3:], AT + 3)
     got = target.forward(IDS)
-    assert got.begun
+    assert got.from_exit
     torch.testing.assert_close(got.logits, ready().forward(IDS).logits, atol=1e-4, rtol=1e-4)
 
 
@@ -116,7 +116,7 @@ def test_a_whole_pass_for_other_tokens(name: str) -> None:
     target = ready()
     WHOLE[name](target)
     got = target.forward(IDS)
-    assert not got.begun
+    assert not got.from_exit
     torch.testing.assert_close(got.logits, ready().forward(IDS).logits)
 
 
@@ -125,19 +125,19 @@ def test_a_tree_and_a_tensor_of_ids() -> None:
     target = ready()
     drafted(target, IDS)
     got = target.forward(IDS, parents=(-1, 0, 0, 2))
-    assert not got.begun
+    assert not got.from_exit
     torch.testing.assert_close(got.logits, whole)
     drafted(target, IDS)
-    assert not target.forward(torch.tensor(IDS)).begun
+    assert not target.forward(torch.tensor(IDS)).from_exit
 
 
 def test_states_that_nobody_wanted_so_far() -> None:
     """A drafter that comes in the middle wants states from below the exit: they are kept from the next draft on."""
     target = ready()
     drafted(target, IDS)
-    assert not target.forward(IDS, states=(1,)).begun
+    assert not target.forward(IDS, states=(1,)).from_exit
     drafted(target, IDS)
-    assert target.forward(IDS, states=(1,)).begun
+    assert target.forward(IDS, states=(1,)).from_exit
 
 
 def test_what_a_drafter_writes_to_its_residuals_stays_its_own() -> None:
@@ -145,7 +145,7 @@ def test_what_a_drafter_writes_to_its_residuals_stays_its_own() -> None:
     for residual in drafted(target, IDS):
         residual.fill_(torch.nan)
     got = target.forward(IDS)
-    assert got.begun
+    assert got.from_exit
     torch.testing.assert_close(got.logits, ready().forward(IDS).logits, atol=1e-4, rtol=1e-4)
 
 
@@ -158,7 +158,7 @@ def test_captured_passes_and_those_of_one_width_are_whole() -> None:
         target = ready(target)
         drafted(target, IDS)
         got = target.forward(IDS)
-        assert not got.begun
+        assert not got.from_exit
         torch.testing.assert_close(got.logits, ready().forward(IDS).logits, atol=1e-4, rtol=1e-4)
 
 
@@ -175,7 +175,7 @@ def test_every_family(name: str, tight: bool) -> None:
         ids = text[start : start + 5]
         drafted(target, ids[:4], start, 2)
         got = target.forward(ids, states=(1,))
-        late += got.begun
+        late += got.from_exit
         assert got.logits.argmax(-1).tolist() == text[start + 1 : start + 6]
         target.commit(start + 5, range(5))
     assert late == (0 if name in golden.RECURRENT else len(range(at, at + count - 5, 5)))
