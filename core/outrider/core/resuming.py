@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from .emit import Emitter, Pieces
 from .errors import UsageError
 from .protocol import Message
 from .text.template import ChatTemplate
-from .text.thinking import Format, Splitter
-
-
-class Encoder(Protocol):
-    """What of a tokenizer is asked."""
-
-    @property
-    def special(self) -> Collection[int]:
-        """Ids of control tokens."""
-        ...
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text`, special tokens recognised."""
-        ...
+from .text.thinking import Encoder, Format, Splitter
 
 
 @dataclass(frozen=True, slots=True)
