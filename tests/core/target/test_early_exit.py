@@ -140,6 +140,16 @@ def test_states_that_nobody_wanted_so_far() -> None:
     assert target.forward(IDS, states=(1,)).from_exit
 
 
+@pytest.mark.parametrize("states", [(), (1,)])
+def test_states_that_nobody_wants_any_more(states: tuple[int, ...]) -> None:
+    """They are asked for by the pass before, and no longer by the one that computes the last token's early layers."""
+    target = ready(states=(0, 1))
+    drafted(target, IDS[:-1])
+    got = target.forward(IDS, states=states)
+    assert got.from_exit
+    torch.testing.assert_close(got.logits, ready().forward(IDS).logits, atol=1e-4, rtol=1e-4)
+
+
 def test_what_a_drafter_writes_to_its_residuals_stays_its_own() -> None:
     target = ready()
     for residual in drafted(target, IDS):

@@ -29,8 +29,9 @@ class EarlyStates(NamedTuple):
     states: dict[int, Tensor]  # [n, d] by number: the residual after `layers`, and those below that drafters want
 
     def then(self, more: EarlyStates, rows: int) -> EarlyStates:
-        """Its first `rows` tokens, and `more` behind them."""
-        states = {number: torch.cat((part[:rows], more.states[number])) for number, part in self.states.items()}
+        """Its first `rows` tokens, and `more` behind them, with the states that both have."""
+        both = self.states.keys() & more.states.keys()
+        states = {number: torch.cat((self.states[number][:rows], more.states[number])) for number in both}
         return EarlyStates(self.layers, self.ids[:rows] + more.ids, states)
 
     def first(self, rows: int) -> EarlyStates:
