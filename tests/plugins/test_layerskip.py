@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,14 @@ import toys
 
 from outrider.core.base.errors import ModelError
 from outrider.core.base.protocol import DrafterChoice
-from outrider.core.drafting import Fit, ModelInfo, Needs, Step
+from outrider.core.decode.rounds import Round
+from outrider.core.drafting import Context, Draft, Fit, ModelInfo, Needs, Step
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.model import TargetModel
+from outrider.core.policy.policy import Candidate, Choice, Policy
 from outrider.core.sampling.sample import Settings
+from outrider.core.session.composite import Composite
 from outrider.core.session.conversation import Conversation
 from outrider.drafters.layerskip import ENOUGH, LayerSkip, Meter, Rider
 
@@ -82,6 +87,36 @@ class TestReference:
                     assert (draft.tokens.tolist(), accepted) == (wanted[at]["draft"], wanted[at]["accepted"])
         assert compared > 50
 
+    @pytest.mark.parametrize("settings", [toys.GREEDY, toys.SAMPLED])
+    def test_verifying_begins_at_the_exit(
+        self, pair: pairs.Pair, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Rows times layers of a round: n drafts and their pass took n E + (1 + n) L, and take (1 + n) L for the same text."""
+        layers, counted = pair.info.layers, toys.Counted(monkeypatch)
+
+        def rounds(*, whole: bool) -> tuple[list[int], list[int]]:
+            spent = list[int]()
+
+            def watch(done: Round, _: object) -> None:
+                n, work = done.proposed, counted.work()
+                if done.draft_s:  # not the prompt
+                    assert done.from_exit == (n > 0 and not whole)
+                    assert work == (n * EXIT if whole else 0) + (1 + n) * layers
+                    spent.append(work)
+
+            with monkeypatch.context() as patch:
+                if whole:
+                    patch.setattr(TargetModel, "_record_early", lambda *_: None)
+                target = pair.target()
+                report, _ = pairs.ride(pair, Rider(target, [EXIT]), 0, K, target, watch=watch, settings=settings)
+            return report.token_ids, spent
+
+        (text, before), (got, now) = rounds(whole=True), rounds(whole=False)
+        assert got == text
+        assert text == pair.texts[0] or settings is not toys.GREEDY
+        assert len(before) == len(now) > 10
+        assert sum(now) < 0.8 * sum(before)
+
     def test_the_exit_is_found(self, pair: pairs.Pair) -> None:
         """The model was trained to exit after layer 3, so an exit before it is right less often and none behind it pays more."""
         target = pair.target()
@@ -120,6 +155,61 @@ def test_the_text_is_the_targets(settings: Settings) -> None:
     got = ride(settings)
     assert got.token_ids == want.token_ids
     assert got.proposed > 0
+
+
+def test_a_draft_that_ends_early_leaves_no_layer_to_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next token was looked at and not picked, so that all early layers have run, also where nothing was picked at all."""
+    counted, rounds = toys.Counted(monkeypatch), list[Round]()
+    target, wanted = toys.target(layers=4), [0, 2, 1, 0, 3, 0]
+
+    def watch(done: Round, _: object) -> None:
+        if rounds or done.draft_s:
+            rounds.append(done)
+            assert counted.work() == 4 * (1 + done.proposed)
+        counted.calls.clear()
+
+    class Unsure(Rider):
+        def propose(self, context: Context) -> Draft | None:
+            length = wanted[len(rounds) % len(wanted)]
+            return super().propose(replace(context, go_on=lambda depth, _: depth < length))
+
+    got = toys.answer(Conversation(target), PROMPT, toys.guard(Unsure(target, [2])), tokens=6, watch=watch)
+    assert got.token_ids == toys.answer(Conversation(toys.target(layers=4)), PROMPT).token_ids
+    assert {done.proposed for done in rounds} == {0, 1, 2, 3}
+    assert all(done.from_exit for done in rounds[:-1])
+
+
+@pytest.mark.parametrize("exits", [(2,), (1, 2)])
+def test_among_others_the_draft_that_is_verified_counts(
+    exits: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With states below the exit, with drafts of others, and with drafts of others in the place of one that was given up."""
+    want = toys.answer(Conversation(toys.target(layers=4)), PROMPT, limit=90).token_ids
+    target, begun = toys.target(layers=4), dict[str, set[bool]]()
+    parts = [
+        toys.guard(Rider(target, exits), name="layerskip"),
+        toys.guard(toys.Listener(), name="listener"),
+        toys.guard(toys.Knows(len(PROMPT), want, right=2), name="knows"),
+    ]
+    policy = Policy()
+    composite = Composite(parts, policy)
+    turns = itertools.cycle(["layerskip", "knows", "layerskip", "layerskip", "listener"])
+
+    def choose(able: Sequence[Candidate]) -> Choice:
+        names = [one.name for one in able]
+        name = next(turns)
+        return Choice("probe", name if name in names else names[0], 3)
+
+    monkeypatch.setattr(policy, "choose", choose)
+    monkeypatch.setattr(policy, "begin", lambda *_, **__: True)
+
+    def watch(done: Round, _: object) -> None:
+        begun.setdefault(done.drafter, set()).add(done.from_exit)
+
+    got = toys.answer(Conversation(target), PROMPT, composite, limit=90, policy=policy, watch=watch)
+    assert got.token_ids == want
+    assert True in begun["layerskip"]
+    assert begun["knows"] == begun["listener"] == {False}
 
 
 @pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
@@ -191,8 +281,13 @@ def test_at_the_brim_and_at_the_end() -> None:
     cases: list[dict[str, Any]] = [{"limit": None}, {"limit": 40, "eos": (11, 17, 30)}]
     for limits in cases:
         want = toys.answer(Conversation(toys.target(context=small, layers=4)), PROMPT, **limits)
-        got = ride(context=small, **limits)
-        assert (got.token_ids, got.finish) == (want.token_ids, want.finish)
+        for exits in ((1, 2), (3,)):
+            begun = list[bool]()
+            got = ride(
+                context=small, exits=exits, watch=lambda done, _, begun=begun: begun.append(done.from_exit), **limits
+            )
+            assert (got.token_ids, got.finish) == (want.token_ids, want.finish)
+            assert any(begun)
 
 
 def test_output_that_is_no_number_gives_no_draft() -> None:

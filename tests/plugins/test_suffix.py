@@ -16,7 +16,7 @@ from outrider.core.drafting import Context, Fit, Match, ModelInfo, Step
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
 from outrider.core.session.conversation import Conversation
-from outrider.drafters.suffix import Rider, Suffix
+from outrider.drafters.suffix import AHEAD, Rider, Suffix
 from outrider.drafters.suffix.automaton import CHAIN, Automaton
 from outrider.drafters.suffix.corpus import LONGEST, SHORTEST, WINDOW, Corpus
 from outrider.drafters.suffix.propose import LEAST, REACH, best
@@ -258,7 +258,7 @@ def test_memory_is_bounded_and_a_rewind_beyond_what_is_held_is_exact() -> None:
     luck = random.Random(3)
     text = [luck.randrange(4) for _ in range(300)]
     rider = told(text, Rider(held=64))
-    assert rider._chat.size <= 64
+    assert 32 <= rider._chat.size <= 64 + 32 // (AHEAD - 1) + 1
     rider.rewind(280)
     rider.rewind(100)
     fresh = Automaton()
@@ -266,6 +266,33 @@ def test_memory_is_bounded_and_a_rewind_beyond_what_is_held_is_exact() -> None:
         fresh.add(token)
     assert state(rider._chat) == state(fresh)
     assert guess(rider.fork()) == guess(rider)
+
+
+def test_it_forgets_a_few_tokens_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older half goes without a round that builds the newer one, and rewinds at any time leave what that would have built."""
+    added, luck, held = list[int](), random.Random(5), 128
+    add = Automaton.add
+    monkeypatch.setattr(Automaton, "add", lambda self, token: (added.append(token), add(self, token))[1])
+    rider, tokens, firsts = Rider(held=held), list[int](), set[int]()
+    for _ in range(700):
+        more = [luck.randrange(6) for _ in range(luck.randrange(1, 6))]
+        added.clear()
+        told(more, rider)
+        assert len(added) <= len(more) * (1 + AHEAD)
+        tokens += more
+        if luck.random() < 0.3:
+            cut = min(len(tokens), luck.randrange(1, 12))
+            rider.rewind(len(tokens) - cut)
+            del tokens[-cut:]
+        firsts.add(rider._first)
+        checked = ((rider._chat, rider._first), (rider._next, rider._next_first))
+        for automaton, first in checked if luck.random() < 0.1 else ():
+            fresh = Automaton()
+            for token in tokens[first : first + automaton.size]:
+                add(fresh, token)
+            assert state(automaton) == state(fresh)
+        assert rider._first + rider._chat.size == len(tokens)
+    assert len(firsts) > 3
 
 
 # ---------------------------------------------------------------------------------------------------- the engine

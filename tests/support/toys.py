@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
@@ -18,6 +20,8 @@ from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block, Weights
 from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.cache.layout import Where
+from outrider.core.model.cache.states import Cache
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
 from outrider.core.model.kernels.linear import Linear, Table
@@ -74,6 +78,26 @@ def target(seed: int = 0, vocab: int = 48, context: int = 256, layers: int = 2, 
     """A toy target with its own cache."""
     info = ModelInfo(f"toy-{seed}", "llama", vocab, 32, layers, tokenizer=f"toy-{vocab}")
     return TargetModel(decoder(seed, vocab, layers, context, sharp), info, context)
+
+
+class Counted:
+    """Every walk through layers of a decoder from now on: how many rows, and how many layers."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[int, int]] = []
+        blocks = Decoder._blocks
+
+        def counting(self_: Decoder, ids: Tensor, cache: Cache, where: Where, layers: range, keep: Any) -> Tensor:
+            self.calls.append((where.rows, len(layers)))
+            return blocks(self_, ids, cache, where, layers, keep)
+
+        patch.setattr(Decoder, "_blocks", counting)
+
+    def work(self) -> int:
+        """Rows times layers since this was asked last."""
+        work = sum(rows * layers for rows, layers in self.calls)
+        self.calls.clear()
+        return work
 
 
 class Letters:

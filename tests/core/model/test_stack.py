@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from outrider.core.drafting import ModelInfo
 from outrider.core.formats.quantized import Grouped, pack_nibbles, quantise
 from outrider.core.model import stack
 from outrider.core.model.blocks.attention import Attention
@@ -28,6 +29,7 @@ from outrider.core.model.kernels.native import Native
 from outrider.core.model.kernels.packed_linear import Packed, Plain
 from outrider.core.model.lane import Lane
 from outrider.core.model.load import tables
+from outrider.core.model.model import TargetModel
 
 CPU = torch.device("cpu")
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -120,7 +122,7 @@ def filled(decoder: Decoder, length: int, **room: Any) -> Cache:
 
 
 def stacked(decoder: Decoder) -> list[tuple[int, int]]:
-    return [(one.first, one.stop) for one in decoder._stacks(decoder._scale).values()]
+    return list(dict.fromkeys((one.first, one.stop) for one in decoder._stacks(decoder._scale).values()))
 
 
 def same(decoder: Decoder, length: int, widths: Sequence[int], *, parents: Sequence[int] = (), **room: Any) -> None:
@@ -293,9 +295,33 @@ def test_blocks_of_other_kinds_between() -> None:
 def test_the_first_layers_alone(layers: int) -> None:
     decoder = Maker(BF16).decoder([SPEC] * 3)
     cache = filled(decoder, 30)
-    got = decoder.early(ids(4), cache, 28, layers)
+    got = decoder.early(ids(4), cache, 28, layers)[layers]
     with by_steps():
-        assert torch.equal(decoder.early(ids(4), cache, 28, layers), got)
+        assert torch.equal(decoder.early(ids(4), cache, 28, layers)[layers], got)
+
+
+@pytest.mark.parametrize("exact", [None, 4])
+@pytest.mark.parametrize("form", ["int4", "int8", "offsets"])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_pass_that_a_draft_has_begun(form: str, layers: int, exact: int | None) -> None:
+    """Early steps of one row and a pass from there on leave the bits of a whole pass; its early part would be a wide one."""
+    made = Maker(BF16, form)
+    plain = made.decoder([SPEC, replace(SPEC, window=50), SPEC, SPEC])
+    decoder = Decoder(plain.spec, replace(plain.weights, head=made.linear(VOCAB, WIDTH)))
+    info, text = ModelInfo("toy", "toy", VOCAB, WIDTH, 4, "toy"), ids(25).tolist()
+
+    def run(begin: bool) -> list[Tensor]:
+        target = TargetModel(decoder, info, 128, exact=exact)
+        target.forward(text[:20], last=True, states=(1, 3))
+        target.commit(20)
+        for step in range(4 if begin else 0):
+            target.early(torch.tensor(text[20 + step : 21 + step]), 20 + step, layers)
+        result = target.forward(text[20:], states=(1, 3))
+        assert result.from_exit == begin and target.width == 0 and result.hidden is not None
+        kept = [state.parts[0][:25] for state in target.cache.states if isinstance(state, Rows)]
+        return [result.logits, result.hidden, *kept]
+
+    assert all(torch.equal(one, other) for one, other in zip(run(True), run(False), strict=True))
 
 
 @pytest.mark.parametrize("window", [0, 50])

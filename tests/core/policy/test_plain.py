@@ -159,6 +159,22 @@ def test_nothing_is_said_of_answers_without_drafts_or_without_plain_passes() -> 
     assert alone.estimate() is None and drafted.estimate() is None
 
 
+def test_a_silent_round_whose_pass_was_begun_counts_as_drafted() -> None:
+    """Its layers ran in two parts; of plain decoding the whole passes alone tell."""
+    costs = Costs()
+    for rows in (1, 4):
+        costs.calibrate(rows, 1.0)
+    meters = PlainMeter(costs), PlainMeter(costs)
+    for begun, meter in zip((False, True), meters, strict=True):
+        for at in range(160):
+            rows = 1 if at % 4 == 0 else 4
+            quick = begun and at % 8 == 0
+            meter.add(MeteredRound(rows, rows, 0.5 if quick else 1.0, 1.0, at, quick))
+    want, got = (meter.estimate() for meter in meters)
+    assert want is not None and got is not None and (want.n, got.n) == (40, 20)
+    assert got.value == pytest.approx(want.value, rel=0.1)
+
+
 def test_what_ran_long_ago_does_not_count() -> None:
     """Plain passes at another load say nothing of the drafted rounds that run now."""
     luck, costs = random.Random(0), Costs()

@@ -359,6 +359,33 @@ def test_drafting_costs_are_a_line() -> None:
     assert single.of(8) == pytest.approx(4.0)  # nothing tells how it is shared
 
 
+def test_a_pass_that_drafting_has_begun_is_to_the_credit_of_the_drafter() -> None:
+    """What a whole pass costs is none of its business; two rounds cost together what was seen."""
+    policy = machine()
+    known = policy.costs.passes
+    for _ in range(30):
+        for tokens in (2, 4):
+            drafting = 0.1 + 0.25 * tokens
+            policy.costs.drafting("d").saw(tokens, drafting)
+            rest = policy.costs.of(1 + tokens) - 0.08 * tokens
+            policy.costs.credit("d", tokens, rest, 0)
+            policy.learn(Outcome("d", tokens, tokens, drafting, rest, from_exit=True))
+    assert policy.costs.passes == known
+    assert policy.costs.drafting("d").line() == pytest.approx((0.1, 0.17), abs=1e-6)
+    for _ in range(9):  # at most all that was told
+        policy.costs.credit("d", 4, -100.0, 0)
+    assert policy.costs.drafting("d").of(4) == 0
+
+
+def test_a_silent_round_that_was_begun_is_no_plain_pass() -> None:
+    policy = machine()
+    plain = policy.plain
+    policy.learn(Outcome("none", 0, 0, 0.3, 0.6, from_exit=True))
+    assert policy.plain == plain and policy.costs.of(1) == machine().costs.of(1)
+    policy.learn(Outcome("none", 0, 0, 0.0, 0.6))
+    assert policy.plain == plain + 1 and policy.costs.of(1) < machine().costs.of(1)
+
+
 def test_costs_are_remembered_and_nonsense_is_not() -> None:
     costs, later = Costs(), Costs()
     for tokens in (1, 2, 4):

@@ -142,7 +142,6 @@ class Timing(msgspec.Struct):
     decode_s: float = 0.0
     draft_s: float = 0.0
     verify_s: float = 0.0
-    batch_s: float = 0.0  # from the beginning of a batch of answers to the end of this one
 
 
 SURE = 1.96  # standard errors on either side that make an interval of 95 %
@@ -286,7 +285,7 @@ class DrafterRow(msgspec.Struct, omit_defaults=True, kw_only=True):
     weights: str | None = None
     trusted: bool = False  # its `probs` are honoured
     usable: bool = False  # can be chosen now, as it is
-    gain: float = 1.0  # tokens for each pass that its method expects, until measured
+    gain: float = 1.0  # tokens per pass: what its author expects, or what was measured in training
     where: Where = ""  # of its weights; "": it needs none
     known: list[KnownDrafter] = []  # published ones for this model
     free: bool = False  # costs next to nothing and is asked in every round

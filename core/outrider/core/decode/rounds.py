@@ -43,6 +43,7 @@ class Round:
     total_s: float = 0.0
     fresh: bool = False  # its pass was captured just now, so that the times say nothing
     asked: int = 0  # draft tokens that were asked for
+    from_exit: bool = False  # the early layers of its pass had run while drafting, so the pass was not a whole one
 
     @property
     def confidence(self) -> list[float] | None:
@@ -172,6 +173,7 @@ class Rounds:
             logits=result.logits,
             verify_s=ended - began,
             advance_s=advanced - ended,
+            from_exit=result.from_exit,
         )
 
     def _verify_there(

@@ -36,7 +36,7 @@ API = 1  # contract version; a method with another `api` is listed as incompatib
 
 
 class Fit(IntEnum):
-    """How well a method fits a target, in the order of automatic selection."""
+    """How well a method fits a target, in the order of automatic selection. Who drafts is then decided by measured rates."""
 
     NO = 0
     ANY = 1  # works with every model
@@ -50,7 +50,9 @@ class Match:
 
     fit: Fit
     reason: str
-    gain: float = 1.0  # expected tokens per target pass, until measured
+    gain: float = 1.0
+    """Tokens per target pass that the author expects, and shown as that. A guess: among methods of equal fit it decides which
+    ones `auto` takes along; who drafts is decided by measured rates. Drafters trained here have a measured figure instead."""
     nbytes: int = 0  # extra device memory
     weights: str | None = None  # checkpoint needed; None = nothing to load
     ready: bool = True  # False: needs something first, as `reason` says
@@ -179,7 +181,11 @@ class Target(Protocol):
         ...
 
     def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
-        """Residual [n, d] after the first `layers` layers for `ids` at `start`; writes their K/V as scratch."""
+        """Residual [n, d] after the first `layers` layers for `ids` at `start`; writes their K/V as scratch.
+
+        On a CPU a pass that then verifies these very tokens, one call's behind the other's from the root on, goes on from here:
+        the first layers run for no token but its last one. On a GPU it runs all layers, where rows cost next to nothing.
+        """
         ...
 
     def kv(self, layer: int) -> tuple[Tensor, Tensor, int]:

@@ -166,7 +166,7 @@ class Batched(Decoder):
         kept: dict[int, Tensor] = {}
         ids = torch.tensor([token for share in shares for token in share.ids], device=self.device)
         where = _Beside(self, shares)
-        x = self._blocks(ids, shares[0].cache, where, len(self.weights.blocks), (states, kept))
+        x = self._blocks(ids, shares[0].cache, where, range(len(self.weights.blocks)), (states, kept))
         logits = self.logits(x)  # [R, V]
         made = []
         for share, (rows, _, _) in zip(shares, where.each, strict=True):

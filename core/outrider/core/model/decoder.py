@@ -16,6 +16,7 @@ from torch import Tensor
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Mixer, Weights
 from outrider.core.model.blocks.latent import LatentAttention
+from outrider.core.model.cache.early_exit import EarlyStates
 from outrider.core.model.cache.layout import Fixed, Still, Tree, Where
 from outrider.core.model.cache.states import RINGS, SLACK, Cache, Room
 from outrider.core.model.families.spec import TargetSpec
@@ -33,6 +34,7 @@ class Pass(NamedTuple):
 
     logits: Tensor  # [S or 1, V]
     hidden: Tensor | None  # [S, states asked for, d]
+    from_exit: bool = False  # the early layers had run while the tokens were drafted
 
 
 class Decoder:
@@ -108,18 +110,26 @@ class Decoder:
 
     @torch.inference_mode()
     def run(
-        self, ids: Tensor, cache: Cache, *, last: bool = False, states: Sequence[int] = (), tree: Tree | None = None
+        self,
+        ids: Tensor,
+        cache: Cache,
+        *,
+        last: bool = False,
+        states: Sequence[int] = (),
+        tree: Tree | None = None,
+        early: EarlyStates | None = None,
     ) -> Pass:
         """One pass over `ids` [S] at `cache.length`; states are written there, the length is not moved.
 
         `tree`: where the ids are no line. `last`: logits of the last row only. `states`: numbers of the residuals to export
-        (0 embedding … L before the norm).
+        (0 embedding … L before the norm). `early`: the layers that have run over `ids` already.
         """
-        kept: dict[int, Tensor] = {}
+        kept: dict[int, Tensor] = {} if early is None else dict(early.states)
+        layers = range(0 if early is None else early.layers, len(self.weights.blocks))
         where = self._where(ids, cache, cache.length, tree)
-        x = self._blocks(ids, cache, where, len(self.weights.blocks), (states, kept))
+        x = self._blocks(ids, cache, where, layers, (states, kept))
         hidden = torch.stack([kept[k] for k in states], 1) if states else None
-        return Pass(self.logits(x[-1:] if last else x), hidden)
+        return Pass(self.logits(x[-1:] if last else x), hidden, early is not None)
 
     @torch.inference_mode()
     def still(
@@ -128,14 +138,20 @@ class Decoder:
         """As `run`, from a row on that only the device knows, or with fixed shapes."""
         kept: dict[int, Tensor] = {}
         where = Where(start, ids.shape[0], self.weights.tables, self.dtype, self.device, tree)
-        x = self._blocks(ids, cache, where, len(self.weights.blocks), (states, kept))
+        x = self._blocks(ids, cache, where, range(len(self.weights.blocks)), (states, kept))
         hidden = torch.stack([kept[k] for k in states], 1) if states else None
         return Pass(self.logits(x), hidden)
 
     @torch.inference_mode()
-    def early(self, ids: Tensor, cache: Cache, start: int | Still, layers: int) -> Tensor:
-        """Residual [S, d] after the first `layers` blocks for `ids` at `start`; what they write is scratch."""
-        return self._blocks(ids, cache, self._where(ids, cache, start, None), layers, ((), {}))
+    def early(
+        self, ids: Tensor, cache: Cache, start: int | Still, layers: int, states: Sequence[int] = ()
+    ) -> dict[int, Tensor]:
+        """Residuals [S, d] for `ids` at `start` by number: that after the first `layers` blocks, which are all that run, and
+        those of `states` below it. What they write is scratch.
+        """
+        kept: dict[int, Tensor] = {}
+        x = self._blocks(ids, cache, self._where(ids, cache, start, None), range(layers), (states, kept))
+        return kept | {layers: x}
 
     def _where(self, ids: Tensor, cache: Cache, start: int | Still, tree: Tree | None) -> Where:
         rows = ids.shape[0]
@@ -144,18 +160,21 @@ class Decoder:
         return Where(start, rows, self.weights.tables, self.dtype, self.device, tree)
 
     def _blocks(
-        self, ids: Tensor, cache: Cache, where: Where, count: int, keep: tuple[Sequence[int], dict[int, Tensor]]
+        self, ids: Tensor, cache: Cache, where: Where, layers: range, keep: tuple[Sequence[int], dict[int, Tensor]]
     ) -> Tensor:
-        states, kept = keep
-        x = self.embed(ids, read=not where.still)  # [S, d]
-        extra = self.weights.extra(ids, x, len(self.weights.blocks)) if self.weights.extra else None
-        ready, index = self._stacks(x), 0
+        """Through some layers; where they are not the first ones, what these gave is kept already."""
+        (states, kept), index, count = keep, layers.start, layers.stop
+        x = kept[index] if index else self.embed(ids, read=not where.still)  # [S, d]
+        extra = None
+        if self.weights.extra is not None:
+            extra = self.weights.extra(ids, self.embed(ids) if index else x, len(self.weights.blocks))
+        ready = self._stacks(x)
         while index < count:
             if index in states:
                 kept[index] = x
             stack = ready.get(index)
             stop = index + 1 if stack is None else min(stack.stop, count)
-            y = None if stack is None else stack.run(x, where, cache, stop, keep)
+            y = None if stack is None else stack.run(x, where, cache, range(index, stop), keep)
             if y is None:
                 y, stop = self._block(index, x, where, cache, extra), index + 1
             x, index = y, stop
@@ -173,7 +192,7 @@ class Decoder:
         return x if block.scalar is None else x * block.scalar
 
     def _stacks(self, x: Tensor) -> Mapping[int, Stack]:
-        """What runs in one go of blocks, by the number of the first."""
+        """What runs several blocks in one go, by the number of each of them."""
         fast = ops.fused(x)
         if fast is None:
             return {}

@@ -193,7 +193,7 @@ class Lane:
         key = rows, layers, end
 
         def work(ids: Tensor, start: Tensor) -> Tensor:
-            return self.decoder.early(ids, self.cache, Still(start, end), layers)
+            return self.decoder.early(ids, self.cache, Still(start, end), layers)[layers]
 
         at = torch.tensor([start], device=self.decoder.device)
         if key not in self._early:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.base.model_info import ModelInfo
+from outrider.core.model.cache.early_exit import EarlyStates
 from outrider.core.model.cache.layout import Fixed, span, tree_of
 from outrider.core.model.cache.states import SLACK, Cache, Rows
 from outrider.core.model.kernels.forms import Form
@@ -52,6 +53,7 @@ class TargetModel:
         self._apart = (
             None if capture is None else capture.apart()
         )  # what a drafter cannot record stops no pass of the target
+        self._states: tuple[int, ...] = ()  # that the last pass exported
 
     @property
     def form(self) -> Form:
@@ -111,19 +113,32 @@ class TargetModel:
         """One pass over `ids` behind the committed tokens; nothing is committed.
 
         With `parents` the ids are a root and a tree below it: id 1 + i is a child of id 1 + parents[i], -1 is the root. `last`:
-        logits of the last row only, as for a prompt. Raises ValueError for more rows than exact mode has in a pass.
+        logits of the last row only, as for a prompt. What `early` has computed of these very tokens is not computed again.
+        Raises ValueError for more rows than exact mode has in a pass.
         """
+        self._states = tuple(states)
         if self.width and not last and len(ids) > self.width:
             raise ValueError(f"{len(ids)} rows where a pass has {self.width}")
         listed = not isinstance(ids, Tensor)
         if self.lane is not None and not last and (listed or self.width) and len(ids) <= SLACK:
-            return self.lane.forward(ids if listed else ids.tolist(), parents, tuple(states))
+            return self.lane.forward(ids if listed else ids.tolist(), parents, self._states)
+        early = None if isinstance(ids, Tensor) or parents is not None else self._reusable(ids)
+        self.cache.early_states = None
         if not isinstance(ids, Tensor):
             ids = torch.tensor(ids, dtype=torch.int64)
         if self.width and not last:
             return self._fixed(ids, states)
         tree = None if parents is None else tree_of(parents, self.length, self.device)
-        return self.decoder.run(ids.to(self.decoder.device), self.cache, last=last, states=states, tree=tree)
+        return self.decoder.run(ids.to(self.device), self.cache, last=last, states=states, tree=tree, early=early)
+
+    def _reusable(self, ids: Sequence[int]) -> EarlyStates | None:
+        """States of the early layers for a pass over `ids`; if those of the last token are missing, they are computed here."""
+        early = self.cache.early_states
+        if early is None or not early.leads_to(ids, self._states):
+            return None
+        if len(early.ids) < len(ids):
+            self.early(torch.tensor(ids[-1:]), self.length + len(ids) - 1, early.layers)
+        return None if self.cache.early_states is None else self.cache.early_states.first(len(ids))
 
     def _fixed(self, ids: Tensor, states: Sequence[int]) -> Pass:
         """The pass of a chain, filled up to the width; what stands behind the chain is scratch."""
@@ -166,9 +181,26 @@ class TargetModel:
 
     def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
         """Residual [n, d] after the first layers, good until the next call; what they write is scratch."""
-        if self.lane is None or ids.shape[0] > SLACK or self.cache.forgets:
-            return self.decoder.early(ids, self.cache, start, layers)
-        return self.lane.early(ids, start, layers)
+        if self.lane is not None and ids.shape[0] <= SLACK and not self.cache.forgets:
+            return self.lane.early(ids, start, layers)
+        made = self.decoder.early(ids, self.cache, start, layers, self._states)
+        self.cache.early_states = self._record_early(ids, start, layers, made)
+        return made[layers].clone()  # drafters may write to it
+
+    def _record_early(self, ids: Tensor, start: int, layers: int, made: dict[int, Tensor]) -> EarlyStates | None:
+        """What an early pass leaves for the pass that verifies; None where that will be a whole one.
+
+        So it is where this one does not follow the ones before it; where states are overwritten, since each early pass begins
+        at the committed one; where exact mode gives all passes one width; and on a GPU: a draft and its pass read the same
+        weights either way, and rows cost next to nothing there.
+        """
+        if self.lane is not None or self.device.type != "cpu" or self.width or self.cache.forgets:
+            return None
+        early, before, rows = EarlyStates(layers, ids.tolist(), made), self.cache.early_states, start - self.length
+        if rows == 0:
+            return early
+        follows = before is not None and before.layers == layers and 0 < rows <= len(before.ids)
+        return before.then(early, rows) if before is not None and follows else None
 
     def kv(self, layer: int) -> tuple[Tensor, Tensor, int]:
         """Keys, values [K, C, h] that a layer reads, and the committed length. Raises ValueError if it has none.

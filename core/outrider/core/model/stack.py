@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Mapping, Sequence
-from ctypes import c_float, c_int, c_long, c_void_p
+from ctypes import byref, c_float, c_int, c_long, c_void_p, sizeof
 from functools import cache
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -94,16 +94,16 @@ class Stack:
         self._memories: WeakKeyDictionary[Cache | Rows, _Memory] = WeakKeyDictionary()
 
     def run(
-        self, x: Tensor, where: Where, cache: Cache, stop: int, keep: tuple[Sequence[int], dict[int, Tensor]]
+        self, x: Tensor, where: Where, cache: Cache, blocks: range, keep: tuple[Sequence[int], dict[int, Tensor]]
     ) -> Tensor | None:
-        """[S, d] -> [S, d] through blocks up to `stop`; residuals between them are kept as `Decoder` keeps them.
+        """[S, d] -> [S, d] through some of the blocks; residuals between them are kept as `Decoder` keeps them.
 
         None where the pass is too wide.
         """
         memory = self._memories.get(cache)
         if memory is None:
             memory = self._memories[cache] = _memory([cache.states[source] for source in self._sources])
-        return self._run(x, None, where, memory, stop, self._exports(x, stop, *keep))
+        return self._run(x, None, where, memory, blocks, self._exports(x, blocks, *keep))
 
     def through(self, x: Tensor, where: Where, states: Sequence[Rows], entry: Tensor | None = None) -> Tensor | None:
         """[S, d] -> [S, d] through all blocks of a drafter, whose `states` are always the same ones together.
@@ -113,7 +113,8 @@ class Stack:
         memory = self._memories.get(states[0])
         if memory is None:
             memory = self._memories[states[0]] = _memory(states)
-        return self._run(x, None if entry is None else entry.contiguous(), where, memory, self.stop, None)
+        blocks = range(self.first, self.stop)
+        return self._run(x, None if entry is None else entry.contiguous(), where, memory, blocks, None)
 
     def _run(
         self,
@@ -121,7 +122,7 @@ class Stack:
         entry: Tensor | None,
         where: Where,
         memory: _Memory,
-        stop: int,
+        blocks: range,
         exports: ctypes.Array | None,
     ) -> Tensor | None:
         sight = None if where.tree is None else where.sight
@@ -130,14 +131,14 @@ class Stack:
         for ring in memory.rings:
             ring.wrote(where.stop)
         x, start = x.contiguous(), int(where.base) if where.still else where.start
-        out, size = torch.empty_like(x), x.itemsize
+        out, size, skipped = torch.empty_like(x), x.itemsize, blocks.start - self.first
         base, positions, loose, bits = (None,) * 4 if sight is None else (part.data_ptr() for part in sight)
         for first in range(0, where.rows, TOGETHER):
             past = first * x.shape[1] * size
             failed = self._native.stack(
-                self._blocks,
-                memory.held,
-                stop - self.first,
+                byref(self._blocks, skipped * sizeof(_Block)),
+                byref(memory.held, skipped * sizeof(_Held)),
+                len(blocks),
                 x.data_ptr() + past,
                 None if entry is None else entry.data_ptr() + first * entry.shape[1] * size,
                 out.data_ptr() + past,
@@ -158,14 +159,14 @@ class Stack:
                 raise MemoryError(f"no memory for a pass of {where.rows} rows")
         return out
 
-    def _exports(self, x: Tensor, stop: int, states: Sequence[int], kept: dict[int, Tensor]) -> ctypes.Array | None:
-        between = [number for number in states if self.first < number < stop]
+    def _exports(self, x: Tensor, blocks: range, states: Sequence[int], kept: dict[int, Tensor]) -> ctypes.Array | None:
+        between = [number for number in states if number in blocks[1:]]
         if not between:
             return None
-        exports = (c_void_p * (stop - self.first))()
+        exports = (c_void_p * len(blocks))()
         for number in between:
             kept[number] = torch.empty_like(x)
-            exports[number - self.first] = kept[number].data_ptr()
+            exports[number - blocks.start] = kept[number].data_ptr()
         return exports
 
 
@@ -193,7 +194,8 @@ def stacks(native: object, weights: Weights, spec: TargetSpec) -> Mapping[int, S
             stop += 1
         if stop > first:
             some, dtype = blocks[first:stop], weights.embedding.dtype
-            found[first] = Stack(native, some, weights.tables, dtype, first=first, scale=spec.residual_scale)
+            stack = Stack(native, some, weights.tables, dtype, first=first, scale=spec.residual_scale)
+            found |= dict.fromkeys(range(first, stop), stack)
         first = max(stop, first + 1)
     return found
 
@@ -288,7 +290,7 @@ def failing(native: Native, dtype: torch.dtype) -> bool:
     block = Block(Attention(spec, mix, out), Dense(gate_up, down, "silu"), 0, norm, None, norm, None)
     state, x = new_rows(Room(rows, dtype, mix.weight.device), (2, spec.head_dim)), some(rows, width).to(dtype)
     stack = Stack(native, (block,), {}, dtype)
-    got = stack.run(x, Where(0, rows, {}, dtype, x.device), Cache([state], rows), 1, ((), {}))
+    got = stack.run(x, Where(0, rows, {}, dtype, x.device), Cache([state], rows), range(1), ((), {}))
     assert norm.weight is not None and got is not None
 
     mixed, projected, gates, lowered = (weight.expand().T for weight in codes)

@@ -96,6 +96,10 @@ class Costs:
         known.add(seconds, 1.0 if same else COLD)
         self._curve = None
 
+    def credit(self, name: str, tokens: int, seconds: float, context: int) -> None:
+        """The pass over the newest draft of `tokens` took so long; what drafting saved it is taken off the drafter's cost."""
+        self.drafting(name).credit(tokens, self.of(1 + tokens, context) - seconds)
+
     def of(self, rows: int, context: int = 0) -> float:
         """Seconds of a pass: measured, between the nearest measured ones, or beyond them; never less than fewer rows cost."""
         if self._curve is None:
@@ -153,6 +157,12 @@ class Drafting:
         sample = (1.0, tokens, tokens * tokens, seconds, tokens * seconds)
         self._sums = [keep * old + new for old, new in zip(self._sums, sample, strict=True)]
         self.n += 1
+
+    def credit(self, tokens: int, seconds: float) -> None:
+        """The newest draft, of `tokens`, cost so much less than was told, at most all of it."""
+        seconds = min(seconds, self._sums[3])
+        self._sums[3] -= seconds
+        self._sums[4] -= tokens * seconds
 
     def expect(self, each: float) -> None:
         """Seconds of a token by a guess, until one is measured."""

@@ -41,10 +41,16 @@ class MeteredRound:
     """One round. `own`: seconds of the pass with sampling and text, without the drafter's; `total`: all seconds."""
 
     tokens: int  # that it brought, the end sign counted
-    rows: int  # 1: a plain pass
+    rows: int
     own: float
     total: float
     context: int  # tokens before it
+    from_exit: bool = False  # as in `Round`
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is what plain decoding does."""
+        return self.rows == 1 and not self.from_exit
 
 
 @dataclass(slots=True)
@@ -118,9 +124,9 @@ class _Block:
 
     def __init__(self, rounds: Sequence[MeteredRound], costs: Costs) -> None:
         self._costs = costs
-        self.plain = [one for one in rounds if one.rows == 1]
-        self.drafted = [(one.own, costs.of(one.rows, one.context)) for one in rounds if one.rows > 1]
-        self.worth = sum(one.tokens * costs.of(1, one.context) for one in rounds if one.rows > 1)
+        self.plain = [one for one in rounds if one.plain]
+        self.drafted = [(one.own, costs.of(one.rows, one.context)) for one in rounds if not one.plain]
+        self.worth = sum(one.tokens * costs.of(1, one.context) for one in rounds if not one.plain)
         self.usual = median(seconds / cost for seconds, cost in self.drafted) if self.drafted else 0.0
         self.level = 0.0
 

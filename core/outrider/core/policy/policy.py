@@ -90,6 +90,7 @@ class Outcome:
     depth: int | None = None
     kept: int | None = None  # tokens up to the answer's end, where it ended in this round
     confidence: Sequence[float] | None = None  # of the draft's nodes, where it was a chain
+    from_exit: bool = False  # as in `Round`
 
 
 class DrafterRecord(msgspec.Struct):
@@ -399,9 +400,10 @@ class Policy:
         """One round, as `chosen` wanted it."""
         chosen, rest = self.chosen, made.rest
         self._decoded += made.drafting + rest
-        self.costs.saw(made.proposed + 1, rest, made.context)
-        if made.proposed:
-            self.meter.drafted(made.drafter, made.drafting + rest)
+        if not made.from_exit:
+            self.costs.saw(made.proposed + 1, rest, made.context)
+        if made.proposed or made.from_exit:
+            self.meter.drafted(made.drafter if made.proposed else chosen.name, made.drafting + rest)
         else:
             self.plain += 1
             lost = self._plain_cost(self._now.context) / self.costs.of(1, self._now.context) * rest

@@ -289,6 +289,8 @@ class Answer:
         """
         if done.proposed and drafter is not None and not drafter.chooses:
             self.policy.costs.drafting(done.drafter).saw(done.proposed, done.draft_s)
+        if done.proposed and done.from_exit:
+            self.policy.costs.credit(done.drafter, done.proposed, spent - done.draft_s, context)
         guess = done.guess
         self.policy.learn(
             Outcome(
@@ -301,14 +303,19 @@ class Answer:
                 None if guess.line else guess.depth,
                 self._kept,
                 done.confidence if guess.line else None,
+                done.from_exit,
             )
         )
 
     def _measure(self, done: Round, spent: float, deciding: float, context: int) -> None:
-        """The meter hears of it too; plain decoding has no drafter to ask or to tell, and nothing to decide."""
+        """The meter hears of it too; plain decoding has no drafter to ask or to tell, and nothing to decide.
+
+        Where nothing was drafted in the end, but asking ran the first layers of the pass, that time belongs to the pass.
+        """
         tokens = len(done.tokens) if self._kept is None else self._kept
-        own = max(1e-9, spent - deciding - done.draft_s - done.advance_s)
-        self.meter.add(MeteredRound(tokens, 1 + done.proposed, own, spent, context))
+        drafting = 0.0 if done.from_exit and not done.proposed else done.draft_s
+        own = max(1e-9, spent - deciding - drafting - done.advance_s)
+        self.meter.add(MeteredRound(tokens, 1 + done.proposed, own, spent, context, done.from_exit))
 
     def _plain_pass(self) -> PlainPass | None:
         made = self.meter.estimate(NEWEST)

@@ -161,7 +161,6 @@ class Batch:
         `batch`: how many run at once. Raises UsageError if a prompt does not fit, ModelError if memory is short, both before
         any answer.
         """
-        began = time.perf_counter()
         if self._target.exact:
             raise UsageError("Exact mode makes one answer at a time.", "Leave --exact out.")
         for seat in self._seats:
@@ -175,10 +174,10 @@ class Batch:
                     live[-1].sit(control)
                 else:
                     self._round(live)
-                live = [seat for seat in live if not self._left(seat, began)]
+                live = [seat for seat in live if not self._left(seat)]
             for seat in (*live, *waiting):
                 seat.emitter.close("cancelled")
-                self._left(seat, began)
+                self._left(seat)
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
@@ -233,12 +232,11 @@ class Batch:
         for seat, length in zip(free, self._pace.kept(rows, drafts), strict=True):
             seat.cut(length)
 
-    def _left(self, seat: _Seat, began: float) -> bool:
+    def _left(self, seat: _Seat) -> bool:
         """Whether an answer has ended; then its place is free and its end is told."""
         if seat.emitter.finish is None:
             return False
         seat.leave()
-        seat.timing.batch_s = time.perf_counter() - began
         report = seat.report()
         self._say(Done(request=seat.order.request, finish=report.finish, report=report))
         return True

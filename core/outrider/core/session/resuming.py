@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from outrider.core.base.errors import UsageError
 from outrider.core.base.protocol import Message
 from outrider.core.text.template import ChatTemplate
-from outrider.core.text.thinking import Format, Splitter
+from outrider.core.text.thinking import Encoder, Format, Splitter
 
 from .emit import Emitter, Pieces
-
-
-class Encoder(Protocol):
-    """What of a tokenizer is asked."""
-
-    @property
-    def special(self) -> Collection[int]:
-        """Ids of control tokens."""
-        ...
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text`, special tokens recognised."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

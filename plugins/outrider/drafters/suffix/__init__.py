@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Step, Target
 
 if TYPE_CHECKING:
-    from .automaton import Automaton
     from .corpus import Corpus
 
 MOST = 32  # nodes of a draft, and its depth
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".npz")  # endings of files that are no corpus
 HELD = 1 << 16  # tokens of the conversation that the automaton holds before it forgets the older half
+AHEAD = 16  # tokens of the newer half that are added to the next automaton for each token that comes
 
 
 class Suffix:
@@ -67,7 +67,11 @@ def _is_text(path: Path) -> bool:
 
 
 class Rider:
-    """Follows one conversation. The automaton holds the tokens from `first` on."""
+    """Follows one conversation. The automaton holds the tokens from `first` on.
+
+    Once it is full the next one, of the newer half, grows beside it and takes its place when it has caught up: to build it at
+    once would hold a round up for more than 0.1 s.
+    """
 
     needs = Needs()
     shape = Shape(nodes=MOST, depth=MOST)
@@ -89,7 +93,7 @@ class Rider:
             self._tokens.append(token)
             self._chat.add(token)
             if self._chat.size > self._held:
-                self._restart(len(self._tokens) - self._held // 2)
+                self._renew()
 
     def rewind(self, length: int) -> None:
         """Cut the automaton to what it was at `length` tokens; further back than it reaches it is built anew."""
@@ -102,6 +106,8 @@ class Rider:
             return
         for _ in range(cut):
             self._chat.undo()
+        while self._next_first + self._next.size > length and self._next.size:
+            self._next.undo()
 
     def propose(self, context: Context) -> Draft | None:
         """The best-scored continuation, of the chat or of the corpus."""
@@ -130,7 +136,19 @@ class Rider:
     def _restart(self, first: int) -> None:
         from .automaton import Automaton
 
-        self._first = first
-        self._chat: Automaton = Automaton()
+        self._first, self._next_first = first, 0
+        self._chat, self._next = Automaton(), Automaton()
         for token in self._tokens[first:]:
             self._chat.add(token)
+
+    def _renew(self) -> None:
+        """Let the next automaton grow; where it holds the newest token, it takes over."""
+        from .automaton import Automaton
+
+        if not self._next.size:
+            self._next_first = len(self._tokens) - self._held // 2
+        done = self._next_first + self._next.size
+        for token in self._tokens[done : done + AHEAD]:
+            self._next.add(token)
+        if self._next_first + self._next.size == len(self._tokens):
+            self._first, self._chat, self._next = self._next_first, self._next, Automaton()

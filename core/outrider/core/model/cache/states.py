@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .early_exit import EarlyStates
 from .layout import Where, span
 
 Count = int | Tensor  # tokens; [1] where only the device knows
@@ -317,6 +318,7 @@ class Cache:
         self.states = states
         self.capacity = capacity
         self.length = 0
+        self.early_states: EarlyStates | None = None  # of tokens behind the length
         self._bound = [state for state in states if state is not None and not state.cut]
         self._kept: dict[int, list[object]] = {0: [state.snapshot(0) for state in self._bound]}
 
@@ -357,7 +359,7 @@ class Cache:
         for state in self._bound:
             if not state.commit(length):
                 raise ValueError(f"no state is known after {length} tokens")
-        self.length = length
+        self.length, self.early_states = length, None
 
     def hold(self) -> None:
         """Get ready for still passes: every state lies where it will stay."""
@@ -398,7 +400,7 @@ class Cache:
         for state in self._bound:
             if isinstance(state, Recurrent | Ring):
                 state.stood(length, stop)
-        self.length = length
+        self.length, self.early_states = length, None
 
     def keep(self) -> None:
         """Take a snapshot at the committed length, for later rewinds."""
@@ -417,5 +419,5 @@ class Cache:
                 state.restore(kept, reached)
         for later in [at for at in self._kept if at > reached]:
             del self._kept[later]
-        self.length = reached
+        self.length, self.early_states = reached, None
         return reached
