@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import platformdirs
 import small_model
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -235,7 +236,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=12, help="of each form and drafter; at least 10 for an interval")
     parser.add_argument("--processes", type=int, default=3, help="of each side, that the pairs are spread over")
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--models", type=Path, default=Path.home() / ".local/share/outrider/models", help="the library")
+    library = Path(platformdirs.user_data_dir("outrider", appauthor=False)) / "models"
+    parser.add_argument("--models", type=Path, default=library, help="the library that has the starter")
     parser.add_argument("--json", type=Path, help="write all costs to this file too")
     options = parser.parse_args()
     options.old, options.new = options.old.resolve(), options.new.resolve()
