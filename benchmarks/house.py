@@ -70,10 +70,10 @@ class Module:
 class House:
     """A checkout: its modules, and which of them import which."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, trees: Iterable[str] = TREES) -> None:
         self.root = root
         self.modules: dict[str, Module] = {}
-        for tree in TREES:
+        for tree in trees:
             for path in sorted((root / tree).rglob("*.py")):
                 name = ".".join(path.relative_to(root / tree).with_suffix("").parts).removesuffix(".__init__")
                 text = path.read_text("utf-8")

@@ -34,7 +34,6 @@ from typing import Any
 
 import msgspec
 import platformdirs
-import small_model
 
 ROOT = Path(__file__).resolve().parents[1]
 TREES = ("core", "plugins", "app", "assets")
@@ -202,6 +201,8 @@ def measure(options: argparse.Namespace, form: str, scratch: Path) -> list[Row]:
     """All pairs of one form."""
     model = {**FORMS[form]}
     if form == "toy":
+        import small_model  # and with it torch, for this alone
+
         model["model"] = str(small_model.write(scratch / "toy"))
     drafters = [name for name in options.drafters.split(",") if form != "toy" or name not in TRAINED]
     rows = [Row(form, drafter, [], []) for drafter in drafters]

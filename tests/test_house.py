@@ -109,7 +109,7 @@ def test_files_and_functions_stay_short():
 def test_the_drafting_half_of_a_plugin_takes_names_from_few_modules_of_core(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     script = importlib.import_module("house")
-    taken = script.plugins(script.House(ROOT))
+    taken = script.plugins(script.House(ROOT, script.ENGINE))
     assert taken.keys() > WIDE
     assert not {name: modules for name, modules in taken.items() if name not in WIDE and len(modules) > CORE_MODULES}
 
