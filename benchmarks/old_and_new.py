@@ -217,7 +217,7 @@ def measure(options: argparse.Namespace, form: str, scratch: Path) -> list[Row]:
             for pair in range(1 + each):
                 prompt = PROMPTS[(process * each + pair) % len(PROMPTS)]
                 costs: dict[int, Cost] = {}
-                for side in (0, 1) if pair % 2 else (1, 0):
+                for side in (0, 1) if (process + pair) % 2 else (1, 0):
                     costs[side] = sides[side].answer(model, row.drafter, prompt, tokens)
                 if pair:
                     row.old.append(costs[0])
