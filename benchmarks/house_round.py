@@ -6,6 +6,9 @@ A small model answers greedily under `auto`, where prompt lookup and suffix draf
 between two `Step` frames. Only Python functions in files below ROOT/core and ROOT/plugins count: a call is an entry into one,
 also of a generator that goes on. Depth: how many of them are on the stack at once, the one that loops over the rounds included.
 
+The clock that the engine reads moves by as much at each reading. So a count depends on the code alone: on a busy machine the
+policy would decide otherwise, and what is told a few times a second would be told in every round.
+
 Value types: classes of Outrider of which a drafted round makes an object: it is seen among the variables of a function or in
 their fields, and was not there in an earlier round. Frames of the protocol do not count, nor do `OTHERS`, which say nothing of
 a draft.
@@ -14,18 +17,21 @@ a draft.
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import small_model
 
-ROUNDS = 200  # that are looked at
+TICK = 2e-5  # seconds from one reading of the clock to the next
+ROUNDS = 100  # that are looked at
 SKIPPED = 20  # first ones, in which there is little to look up
 # Values that a round may make and that say nothing of a draft.
 OTHERS = {
@@ -166,6 +172,8 @@ def main(root: str) -> None:
     protocol = find("outrider.core.base.protocol", "outrider.core.protocol")
     home = find("outrider.core.session.engine", "outrider.core.engine")
     assert home.__file__ is not None and home.__file__.startswith(f"{root}/"), home.__file__
+    ticks = itertools.count()
+    time.perf_counter = lambda: TICK * next(ticks)
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["OUTRIDER_HOME"] = f"{scratch}/home"
         folder = small_model.write(Path(scratch) / "small")
