@@ -233,7 +233,8 @@ def native(root: Path) -> tuple[int, int]:
 def exported(house: House, name: str) -> dict[str, str] | None:
     """Where each name of a front comes from, by name; None for a module that has something of its own.
 
-    A front is an `__init__` of nothing but imports, assignments of constants and a module `__getattr__`.
+    A front is an `__init__` of nothing but imports, assignments of constants and a module `__getattr__`. What that one loads when
+    it is asked for is read from a table of names and modules: `{"Name": ".module"}`.
     """
     module = house.modules.get(name)
     if module is None or module.path.name != "__init__.py" or not module.imports:
@@ -243,7 +244,15 @@ def exported(house: House, name: str) -> dict[str, str] | None:
         lazy = isinstance(node, ast.FunctionDef) and node.name in ("__getattr__", "__dir__")
         if not (doc or lazy or isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign | ast.If)):
             return None
-    return {one: source for source, names in module.imports for one in names if source in house.modules}
+    sources = {one: source for source, names in module.imports for one in names}
+    for node in module.tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            table = zip(node.value.keys, node.value.values, strict=True)
+            pairs = [
+                (k.value, v.value) for k, v in table if isinstance(k, ast.Constant) and isinstance(v, ast.Constant)
+            ]
+            sources |= {str(key): f"{name}.{str(value).removeprefix(f'{name}.').lstrip('.')}" for key, value in pairs}
+    return {one: source for one, source in sources.items() if source in house.modules}
 
 
 def origins(house: House, name: str, taken: tuple[str, ...]) -> set[str]:

@@ -24,11 +24,13 @@ FILES = {
     f"{CORE}/text/words.py": "def words():\n    import outrider.core.model.blocks\n",
     f"{CORE}/model/reader.py": "from outrider.core.text.words import words\nfrom .llama import family\n",
     f"{CORE}/drafting/__init__.py": '"""Front."""\nfrom ._contract import Draft, Target\n'
-    'from ._state import State as State\n__all__ = ["Draft"]\n',
+    'from ._state import State as State\n__all__ = ["Draft"]\n_LAZY = {"Sampler": "._sampler"}\n'
+    "def __getattr__(name): ...\n",
+    f"{CORE}/drafting/_sampler.py": "class Sampler: ...\n",
     f"{CORE}/drafting/_contract.py": "class Draft: ...\nclass Target: ...\n",
     f"{CORE}/drafting/_state.py": "from ._contract import Draft\nclass State: ...\n",
     f"{CORE}/train/recipe.py": "class Recipe: ...\n",
-    f"{DRAFTERS}/free.py": "from outrider.core.drafting import Draft, Target\n",
+    f"{DRAFTERS}/free.py": "from outrider.core.drafting import Draft, Sampler, Target\n",
     f"{DRAFTERS}/neural/__init__.py": "from outrider.core.drafting import Draft, State\n"
     "def train():\n    from .training import Trainee\n",
     f"{DRAFTERS}/neural/network.py": "from outrider.core.model.blocks import Block\n",
@@ -74,7 +76,7 @@ def test_private_functions_and_their_calls(house: Any) -> None:
 
 def test_a_front_counts_as_the_modules_behind_it(house: Any) -> None:
     assert script("house").plugins(house) == {
-        "free": ["outrider.core.drafting._contract"],
+        "free": ["outrider.core.drafting._contract", "outrider.core.drafting._sampler"],
         "neural": ["outrider.core.drafting._contract", "outrider.core.drafting._state"],
     }
     assert script("house").drafting_half(house, "outrider.drafters.neural") == {"outrider.drafters.neural"}
@@ -87,7 +89,7 @@ def test_sizes(house: Any) -> None:
     figures, names = script("house").figures(house.root, calls=False)
     assert (figures["files over 500 lines"], figures["functions over 60 lines"]) == (1, 1)
     assert names["too long"] == ["app/outrider/app/long.py: 501", "app/outrider/app/long.py:1 long: 501"]
-    assert figures["room core/drafting: files / lines"] == "3 / 8"
+    assert figures["room core/drafting: files / lines"] == "4 / 11"
     assert figures["value types that hold a draft"] == 1
 
 
