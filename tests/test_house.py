@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -16,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 ROOTS = ("app", "core", "plugins", "assets")
 HEAVY = {"torch", "numpy", "textual", "tokenizers", "safetensors", "huggingface_hub"}
 FILE_LINES, FUNCTION_LINES = 500, 60
+CORE_MODULES = 8  # that the drafting half of a plugin may take names from
+WIDE = {"dflash", "draft_model", "eagle", "medusa", "mtp"}  # still above it: `benchmarks/house.py` says by how much
 
 
 def sources() -> list[Path]:
@@ -107,6 +110,14 @@ def test_files_and_functions_stay_short():
                 if lines > FUNCTION_LINES:
                     long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
     assert not long
+
+
+def test_the_drafting_half_of_a_plugin_takes_names_from_few_modules_of_core(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    script = importlib.import_module("house")
+    taken = script.plugins(script.House(ROOT, script.ENGINE))
+    assert taken.keys() > WIDE
+    assert not {name: modules for name, modules in taken.items() if name not in WIDE and len(modules) > CORE_MODULES}
 
 
 def test_everything_public_says_what_it_is():
