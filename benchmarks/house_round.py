@@ -169,8 +169,8 @@ def watch(look: Calls | Values, engine: Any, protocol: Any, folder: Path) -> lis
 
 
 def main(root: str) -> None:
-    protocol = find("outrider.core.base.protocol", "outrider.core.protocol")
-    home = find("outrider.core.session.engine", "outrider.core.engine")
+    protocol = find("outrider.core.base.protocol", "outrider.core.base.protocol")
+    home = find("outrider.core.session.engine", "outrider.core.session.engine")
     assert home.__file__ is not None and home.__file__.startswith(f"{root}/"), home.__file__
     ticks = itertools.count()
     time.perf_counter = lambda: TICK * next(ticks)
