@@ -7,6 +7,8 @@ whatever the file calls them. Torch is imported when the first tensor is read, n
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +22,7 @@ from outrider.core.weights.config import LAYERS, ConfigReader
 from outrider.core.weights.gguf import AGAIN, PART, GGUFFile
 from outrider.core.weights.layout import Layout, of_blocks
 from outrider.core.weights.names.places import Part, Place
+from outrider.core.weights.remembered import remembered
 from outrider.core.weights.safetensors import SafetensorsCheckpoint, read_json
 
 ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model."
@@ -109,6 +112,12 @@ def _adapter(path: Path) -> ModelError:
 
 def describe(path: Path) -> ModelInfo:
     """What is known of a model without reading a weight or importing torch. Raises as `open_checkpoint`."""
+    found = _describe(Path(path).expanduser())
+    return replace(found, config=deepcopy(dict(found.config)))  # it goes to plugins
+
+
+@remembered
+def _describe(path: Path) -> ModelInfo:
     checkpoint = open_checkpoint(path)
     try:
         return info(checkpoint)
