@@ -126,6 +126,8 @@ class EngineClient:
             await asyncio.sleep(_LOOK)
         async with self._door:
             if not self.alive:
+                if self._tasks and not self._closing:  # who has a request open hears first why it ended
+                    await asyncio.wait({self._tasks[0]}, timeout=_LAST_BREATH)
                 await self._end_tasks()
                 await self._start()
 
@@ -225,10 +227,13 @@ class EngineClient:
                 await self._end_tasks()
 
     async def _end_tasks(self) -> None:
+        untold = any(not task.done() for task in self._tasks[:1])
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        if untold:
+            self._bury()
         if self._transport is not None:
             if self._process is not None:
                 await _ended(
