@@ -277,3 +277,40 @@ async def test_the_end_of_the_process_is_left_to_the_event_loop(
     await client.close(patience=0.05)
     assert not client.alive and client._process is not None and client._process.returncode in (0, -9, -15)
     assert "Unknown child process" not in caplog.text
+
+
+SILENT = """
+for request in requests():
+    if isinstance(request, p.Quit): break
+"""
+
+
+async def test_what_is_started_while_it_ends_comes_up_anew() -> None:
+    async with engine(ECHO) as client:
+        first = client.pid
+        ending = asyncio.ensure_future(client.close())
+        await asyncio.sleep(0)
+        await asyncio.gather(client.start(), client.start())
+        await ending
+        assert client.alive and client.pid != first
+        await client.ask(doctor(client))
+
+
+async def test_requests_that_are_open_hear_of_the_end_before_another_engine_starts() -> None:
+    deaths: list[str] = []
+    async with engine(SILENT, on_death=deaths.append) as client:
+        waiting = asyncio.ensure_future(client.ask(doctor(client)))
+        await asyncio.sleep(0)
+        client.kill()
+        while client.alive:
+            await asyncio.sleep(0)
+        await client.start()
+        with pytest.raises(EngineDied, match="SIGKILL"):
+            await waiting
+        assert len(deaths) == 1
+        again = asyncio.ensure_future(client.ask(doctor(client)))
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(EngineDied):
+            await again
+        assert len(deaths) == 1

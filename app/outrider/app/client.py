@@ -31,6 +31,7 @@ _CHUNK = 1 << 16
 _HELD = 1 << 20  # bytes of frames that wait while nobody reads them
 _LOG_LIMIT = 4 << 20  # bytes of the engine's log that are kept from one start to the next
 _LINES = 1000  # of the log that are kept in memory
+_LOOK = 0.01  # seconds between two looks whether the process has ended
 _LAST_BREATH = 5.0  # seconds between the end of the frames and the end of the process
 
 
@@ -88,6 +89,7 @@ class EngineClient:
         self._words: deque[str] = deque(maxlen=_LINES)
         self._tasks: list[asyncio.Task[None]] = []
         self._greeted = asyncio.Event()
+        self._door = asyncio.Lock()  # held while it is started or cleared away
         self._closing = False
         self._garbled = False
         self._stranger = ""  # what is wrong with an engine of another protocol version
@@ -116,10 +118,20 @@ class EngineClient:
         return next(self._numbers)
 
     async def start(self) -> None:
-        """Start the process if none runs; returns as soon as it exists. Raises EngineError if it cannot be started."""
-        if self.alive:
-            return
-        await self._end_tasks()
+        """Start the process if none runs; returns as soon as it exists. Raises EngineError if it cannot be started.
+
+        One that is being closed ends first.
+        """
+        while self._closing and self.alive:
+            await asyncio.sleep(_LOOK)
+        async with self._door:
+            if not self.alive:
+                if self._tasks and not self._closing:  # who has a request open hears first why it ended
+                    await asyncio.wait({self._tasks[0]}, timeout=_LAST_BREATH)
+                await self._end_tasks()
+                await self._start()
+
+    async def _start(self) -> None:
         self._closing = self._garbled = False
         self._stranger = ""
         self._greeted.clear()
@@ -199,8 +211,9 @@ class EngineClient:
 
     async def close(self, patience: float = 2.0) -> None:
         """End the process: ask, then terminate, then kill."""
-        self._closing = True
-        process = self._process
+        async with self._door:  # who starts it comes first
+            self._closing = True
+            process = self._process
         if process is not None and process.returncode is None:
             with contextlib.suppress(EngineError, ConnectionError):
                 self.send(protocol.Quit(id=self.number()))
@@ -209,13 +222,18 @@ class EngineClient:
                     _send(process, stop)
                 if await _ended(process, patience):
                     break
-        await self._end_tasks()
+        async with self._door:
+            if process is self._process:
+                await self._end_tasks()
 
     async def _end_tasks(self) -> None:
+        untold = any(not task.done() for task in self._tasks[:1])
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        if untold:
+            self._bury()
         if self._transport is not None:
             if self._process is not None:
                 await _ended(
@@ -257,8 +275,8 @@ class EngineClient:
                 queue.put_nowait(event)
         elif number in self._open:
             if isinstance(event, protocol.Failed):
-                failed = EngineError(event.message, event.hint, usage=event.usage, trace=event.trace)
-                self._open[number].put_nowait(failed)
+                kind = EngineDied if self._closing else EngineError
+                self._open[number].put_nowait(kind(event.message, event.hint, usage=event.usage, trace=event.trace))
             else:
                 self._open[number].put_nowait(event)
 
@@ -336,7 +354,7 @@ async def _ended(process: Process, patience: float) -> bool:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
     while process.returncode is None and loop.time() < deadline:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(_LOOK)
     return process.returncode is not None
 
 

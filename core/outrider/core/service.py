@@ -1,4 +1,7 @@
-"""The engine process: `python -m outrider.core.service`. One loop over requests, frames on private descriptors.
+"""The engine process: `python -m outrider.core.service`. Frames on private descriptors, one loop over requests.
+
+The loop has the model. What needs none is answered beside it, while an answer runs: questions about models and drafters
+on one thread, in order, and every download on a thread of its own.
 
 Before anything else is imported, descriptors 0 and 1 move to private ones for frames; 0 becomes the null device and 1
 becomes stderr, so nothing that prints, in Python or in C, can corrupt a frame.
@@ -30,7 +33,9 @@ if _DESCRIPTORS is not None and "OMP_WAIT_POLICY" not in os.environ:
 
 import queue  # noqa: E402 - the descriptors come first
 import signal  # noqa: E402
+import sys  # noqa: E402
 import threading  # noqa: E402
+import time  # noqa: E402
 import traceback  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from importlib.metadata import version  # noqa: E402
@@ -43,10 +48,18 @@ from outrider.core.base.trouble import explain, out_of_memory, release  # noqa: 
 from .base import protocol, terminal  # noqa: E402
 
 _READ = 1 << 16
+_SWITCH = (
+    0.0005  # seconds after which a thread beside the loop lets the loop go on, which asks for that at every operation
+)
+_PATIENCE = 2.0  # seconds that threads beside the loop have to stop at the end
 
 
 class Service:
-    """Serves requests in order of arrival. Cancel and SetDrafter take effect between two passes of the running one."""
+    """Serves what needs the model in order of arrival, and beside that questions and downloads.
+
+    Cancel and SetDrafter take effect between two passes of the running answer. `_serve` and what it calls belong to the
+    loop's thread; `send`, `cancelled` and `_answer` are for all.
+    """
 
     def __init__(self, frames_in: int, frames_out: int) -> None:
         self._in, self._out = frames_in, frames_out
@@ -55,7 +68,8 @@ class Service:
         self._cancelled: set[int] = set()
         self._switches = _Switches()
         self._older: dict[int, int] = {}  # switches that came before each answer that waits or runs
-        self._running: int | None = None
+        self._ending = False
+        self._beside = _Beside(self._answer)
         self._engine: Any = None
 
     def run(self) -> None:
@@ -64,6 +78,7 @@ class Service:
         threading.Thread(target=self._listen, name="frames", daemon=True).start()
         while (request := self._inbox.get()) is not None:
             self._serve(request)
+        self._beside.end(_PATIENCE)
 
     def send(self, event: protocol.Event) -> None:
         """Write one frame. A client that is gone ends the process."""
@@ -109,15 +124,18 @@ class Service:
                 self._inbox.put(number)
         elif isinstance(request, protocol.Quit):
             self._hang_up()
+        elif _downloads(request):
+            self._beside.download(request)
+        elif isinstance(request, _QUESTIONS):
+            self._beside.ask(request)
         else:
             if isinstance(request, protocol.Generate):
                 self._older[request.id] = self._switches.received
             self._inbox.put(request)
 
     def _hang_up(self) -> None:
-        """No more requests come: stop what runs at its next pass, then end."""
-        if self._running is not None:
-            self._cancelled.add(self._running)
+        """No more requests come: cancel what runs and what waits, then end."""
+        self._ending = True
         self._inbox.put(None)
 
     # ------------------------------------------------------------------ serving
@@ -127,26 +145,28 @@ class Service:
             self._acknowledge(request)
             return
         self._acknowledge(self._older.get(request.id, 0))
-        self._running, short = request.id, False
+        if self._answer(request):
+            self._recover()
+        self._older.pop(request.id, None)
+        if not self._older:
+            self._acknowledge(self._switches.received)
+
+    def _answer(self, request: protocol.Request) -> bool:
+        """Do a job and send its last event. Whether memory ran out: what it held is free only after the return."""
+        short = False
         try:
-            if request.id in self._cancelled:
+            if self.cancelled(request.id)():
                 raise Cancelled
             self.send(_JOBS[type(request)](self, request))
         except OutriderError as error:
             self._fail(request.id, error.message, error.hint, error.usage)
-        except Exception as error:  # noqa: BLE001 - a bug in one job must not take the chat down; it is told with its trace
+        except BaseException as error:  # noqa: BLE001 - a bug in one job must not take the chat down; it is told with its trace
             short = out_of_memory(error)
             bug = f"The engine hit a bug: {type(error).__name__}: {error}.", "Please report it."
             message, hint = explain(error, _KINDS.get(type(request), "load")) or bug
             self._fail(request.id, message, " ".join(filter(None, (hint, self._room() if short else ""))), False)
-        finally:
-            if short:  # what the failed job held is free only now that its exception is gone
-                self._recover()
-            self._running = None
-            self._cancelled.discard(request.id)
-            self._older.pop(request.id, None)
-            if not self._older:
-                self._acknowledge(self._switches.received)
+        self._cancelled.discard(request.id)
+        return short
 
     def _room(self) -> str:
         """How long the context is, which takes memory too; "" before a model is loaded."""
@@ -174,8 +194,8 @@ class Service:
             self.send(protocol.Result(request=switch.id, data=switch.drafter.name))
 
     def cancelled(self, number: int) -> Callable[[], bool]:
-        """A test whether request `number` was cancelled."""
-        return lambda: number in self._cancelled
+        """A test whether request `number` was cancelled, or the process is to end."""
+        return lambda: self._ending or number in self._cancelled
 
     def _bytes(self, number: int) -> Callable[[str, int, int, str], None]:
         """Sends how far the download of request `number` is."""
@@ -268,6 +288,43 @@ class Service:
         return protocol.Result(request=request.id, data=protocol.plain(findings()))
 
 
+class _Beside:
+    """Threads beside the loop. They end with the process: one that hangs in a plugin does not keep it alive."""
+
+    def __init__(self, answer: Callable[[protocol.Request], object]) -> None:
+        self._answer = answer
+        self._questions: queue.SimpleQueue[protocol.Request | None] = queue.SimpleQueue()
+        self._asking: threading.Thread | None = None
+        self._downloads: list[threading.Thread] = []
+
+    def ask(self, question: protocol.Request) -> None:
+        """Answer a question after those before it."""
+        self._questions.put(question)
+        if self._asking is None:
+            self._asking = self._start("questions", self._run)
+
+    def download(self, request: protocol.Request) -> None:
+        """Begin a download now."""
+        running = [thread for thread in self._downloads if thread.is_alive()]
+        self._downloads = [*running, self._start("download", self._answer, request)]
+
+    def end(self, patience: float) -> None:
+        """Wait until all that was asked for is answered, but no longer than `patience` seconds."""
+        until = time.monotonic() + patience
+        self._questions.put(None)
+        for thread in filter(None, (self._asking, *self._downloads)):
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _run(self) -> None:
+        while (question := self._questions.get()) is not None:
+            self._answer(question)
+
+    def _start(self, name: str, work: Callable[..., object], *arguments: object) -> threading.Thread:
+        thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
+        thread.start()
+        return thread
+
+
 class _Switches:
     """Switches of the drafter, numbered from 1 as they arrive; one thread adds, another takes."""
 
@@ -332,6 +389,14 @@ _JOBS: dict[type, Callable[[Service, Any], protocol.Event]] = {
 }
 
 
+# Answered beside the loop: they need no model. A plan for one needs a device and a data type, which torch chooses.
+_QUESTIONS = (protocol.Models, protocol.Remove, protocol.Drafters)
+
+
+def _downloads(request: protocol.Request) -> bool:
+    return isinstance(request, protocol.Pull) or (isinstance(request, protocol.Drafters) and request.fetch)
+
+
 # What each job is to `trouble.explain`; the others only load.
 _KINDS: dict[type, str] = {
     protocol.Generate: "generate",
@@ -346,6 +411,7 @@ _KINDS: dict[type, str] = {
 def main(frames_in: int, frames_out: int) -> None:
     """Serve until the client is gone; an interrupt from the terminal is the client's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.setswitchinterval(_SWITCH)
     Service(frames_in, frames_out).run()
 
 

@@ -55,6 +55,7 @@ class InsideClient(EngineClient):
 
     async def start(self) -> None:
         """Begin with the first answer."""
+        self._closing = False
         if self._engine is None:
             events = protocol.Unpacker(protocol.AnyEvent)
 
@@ -89,3 +90,5 @@ class InsideClient(EngineClient):
         if self._engine is not None:
             self._engine.end()
             self._engine = None
+            self._ended_by = "The engine process ended with exit code 0."
+            self._bury()

@@ -18,7 +18,7 @@ from outrider.app.chat.models.details import details
 from outrider.app.chat.models.pairs import best, pairs, promised
 from outrider.app.chat.models.pulls import Pull, Pulls, Way, bar
 from outrider.app.chat.models.rows import HEAD, ORDERS, RIGHT, SPARE, Room, cells, listed, next_order, where
-from outrider.app.client import EngineError
+from outrider.app.client import EngineDied, EngineError
 from outrider.core.base import protocol
 from outrider.core.base.protocol import DrafterRow, KnownDrafter, Loaded, ModelRow, Progress
 
@@ -172,7 +172,9 @@ class Hub:
         self.answers: dict[str, asyncio.Future[Any]] = {}
         self.ended: list[tuple[str, Way]] = []
         self.changes = 0
-        self.pulls = Pulls(self.ask, self.spawn, self.changed, lambda pull: self.ended.append((pull.name, pull.way)))
+        self.goes_on = True
+        self.interrupted: list[str] = []
+        self.pulls = Pulls(self.ask, self.spawn, self.changed, self.end, self.again)
         self.tasks: set[asyncio.Future[None]] = set()
 
     def spawn(self, work: Any) -> None:
@@ -180,6 +182,13 @@ class Hub:
 
     def changed(self) -> None:
         self.changes += 1
+
+    def end(self, pull: Pull) -> None:
+        self.ended.append((pull.name, pull.way))
+
+    def again(self, pull: Pull, error: EngineError) -> bool:
+        self.interrupted.append(error.message)
+        return self.goes_on
 
     async def ask(self, request: Any, take: Callable[[protocol.Event], None]) -> Any:
         name = request(1).name
@@ -228,6 +237,26 @@ async def test_one_download_after_the_other() -> None:
     last = hub.pulls.of("c")
     assert last is not None and last.way is Way.FAILED and last.words == "failed: No answer." and hub.changes > 5
     assert hub.ended[-1] == ("c", Way.FAILED) and not hub.pulls.open
+
+
+async def test_a_download_goes_on_once_after_the_end_of_the_engine() -> None:
+    hub = Hub()
+    hub.pulls.add("a")
+    hub.pulls.add("b")
+    await hub.turn()
+    hub.takes["a"](Progress(1, "download", 1e9, 4e9, "bytes"))
+    hub.answers["a"].set_exception(EngineDied("It was killed.", "Wait."))
+    await hub.turn()
+    pull = hub.pulls.of("a")
+    assert pull is not None and pull.way is Way.RUNNING and pull.share is None
+    assert hub.asked == ["a", "a"] and hub.interrupted == ["It was killed."] and not hub.ended
+    hub.answers["a"].set_exception(EngineDied("It was killed again.", "Wait."))
+    await hub.turn()
+    assert hub.asked == ["a", "a", "b"] and hub.ended == [("a", Way.FAILED)] and len(hub.interrupted) == 1
+    hub.goes_on = False  # the chat is being closed
+    hub.answers["b"].set_exception(EngineDied("It was ended.", ""))
+    await hub.turn()
+    assert hub.asked == ["a", "a", "b"] and hub.ended[-1] == ("b", Way.FAILED)
 
 
 async def test_what_came_and_cannot_be_run_says_so() -> None:

@@ -18,6 +18,7 @@ from outrider.app.chat.card import Card
 from outrider.app.chat.confirm import ConfirmScreen
 from outrider.app.chat.drafters_screen import DraftersScreen
 from outrider.app.chat.log_screen import LogScreen
+from outrider.app.chat.models.pulls import Way
 from outrider.app.chat.models.screen import ModelsScreen
 from outrider.app.chat.session import State
 from outrider.app.chat.welcome_screen import WelcomeScreen
@@ -144,6 +145,36 @@ async def test_quitting_asks_only_while_a_download_runs(ride: Any) -> None:
         await chat.pilot.press("ctrl+q")
         await chat.pilot.pause()
         assert chat.app._exit
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["it died", "it was restarted"])
+async def test_a_download_goes_on_with_the_next_engine(ride: Any, restart: bool) -> None:
+    async with ride(answer("x\n"), pulling(60.0)) as chat:
+        pull = chat.chat.models.pulls.add("middle-4b", 8_000_000_000)
+        await chat.until(lambda: "↓ middle-4b 25%" in chat.status)
+        if restart:
+            await chat.type("/restart")
+        else:
+            chat.session.client.kill()
+        await chat.until(lambda: any("The download of middle-4b was interrupted." in note for note in chat.notes))
+        await chat.ready()
+        await chat.until(lambda: "↓ middle-4b 25%" in chat.status)
+        assert pull.way is Way.RUNNING
+        await chat.ask("meanwhile")
+        chat.session.client.kill()
+        await chat.until(lambda: any("middle-4b could not be brought" in card for card in chat.cards))
+        assert pull.way is Way.FAILED
+        chat.chat.models.pulls.add("middle-4b")
+        await chat.until(lambda: "↓ middle-4b 25%" in chat.status)
+
+
+async def test_nothing_is_started_again_while_the_chat_is_closed(ride: Any) -> None:
+    async with ride(answer("x\n"), pulling(60.0)) as chat:
+        pull = chat.chat.models.pulls.add("middle-4b", 8_000_000_000)
+        await chat.until(lambda: "↓ middle-4b 25%" in chat.status)
+        await chat.session.close()
+        await chat.until(lambda: pull.way is Way.FAILED)
+        assert not chat.session.client.alive and not any("was interrupted" in note for note in chat.notes)
 
 
 async def test_drafters_are_switched_and_tested(ride: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import pytest
 from chat_support import loading
 from inside import InsideClient
-from screens_data import DRAFTERS, ROWS, TESTED, loads, moving, refused, told
+from screens_data import DRAFTERS, ROWS, TESTED, loads, refused, told
 
-from outrider.app.aside import Aside
 from outrider.app.chat.cards import report
 from outrider.app.chat.drafters_list import AUTO, NONE, Now, cells, details, riders
 from outrider.app.chat.drafters_screen import result
@@ -127,36 +125,6 @@ def test_rates_and_quantiles() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ engines
-
-
-async def test_second_engine_comes_and_goes(tmp_path: Path) -> None:
-    made: list[InsideClient] = []
-    script = trace(tmp_path, told("models", ROWS), moving("pull", 1, 8, 0.0), told("pull", ROWS[-1], 60.0))
-
-    def make() -> InsideClient:
-        made.append(InsideClient(script, 1.0, ()))
-        return made[-1]
-
-    aside = Aside(make, idle=0.0)
-    assert aside.client is None
-    rows = await aside.ask(lambda number: protocol.Models(id=number, everything=True))
-    assert [row["name"] for row in rows] == [row.name for row in ROWS]
-    while made[0].alive:  # nobody asks any more
-        await asyncio.sleep(0.001)
-    seen: list[protocol.Event] = []
-    work = asyncio.ensure_future(aside.ask(lambda number: protocol.Pull(id=number, name="x"), seen.append))
-    while not seen:
-        await asyncio.sleep(0.001)
-    assert made[0].alive and len(made) == 1
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
-    again = asyncio.ensure_future(aside.ask(lambda number: protocol.Pull(id=number, name="x")))
-    while not made[0].alive:
-        await asyncio.sleep(0)
-    await aside.end()
-    assert not made[0].alive
-    again.cancel()
 
 
 async def test_script_answers_any_request_in_turn(tmp_path: Path) -> None:

@@ -93,9 +93,11 @@ async def test_a_drafter_is_trained_while_the_chat_goes_on(ride: Any) -> None:
         await chat.until(lambda: "A training of eagle runs" in chat.screen())
         await chat.pilot.press("escape")
         await chat.until(lambda: chat.app.screen is chat.chat and "eagle 50%" in chat.status)
+        assert chat.session.training.alive
         await chat.ask("meanwhile")
         assert chat.session.state is State.READY
         await chat.until(lambda: chat.chat.training.way is Way.DONE)
+        await chat.until(lambda: not chat.session.training.alive)
         await chat.until(lambda: any("1.80 tokens a pass" in note and "/restart" in note for note in chat.notes))
         assert "eagle 50%" not in chat.status
 

@@ -49,9 +49,7 @@ class Drafters:
     async def look(self) -> list[DrafterRow]:
         """Every drafter with what was measured, the library and the catalogue included. Raises EngineError."""
         session = self._screen.session
-        told = await session.beside.questions.ask(
-            lambda number: protocol.Drafters(id=number, model=session.options.model, weights=None)
-        )
+        told = await session.ask(lambda number: protocol.Drafters(id=number, model=session.options.model, weights=None))
         return protocol.as_type(told, list[DrafterRow])
 
     def ride(self, rider: Rider) -> bool:

@@ -37,9 +37,8 @@ class Log:
     def clients(self) -> list[tuple[str, EngineClient]]:
         """Every engine process there is or was, with what it is for."""
         session = self._screen.session
-        beside = session.beside
-        others = (("questions", beside.questions), ("downloads", beside.downloads), ("training", beside.training))
-        return [("chat", session.client), *((name, one.client) for name, one in others if one.client is not None)]
+        training = [("training", session.training)] if session.training.hello is not None else []
+        return [("chat", session.client), *training]
 
     def lines(self) -> list[str]:
         """What the engines printed to stderr, the newest last; the chat's own engine comes first."""

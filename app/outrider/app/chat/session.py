@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from outrider.app.aside import Beside
 from outrider.app.chat import ChatOptions, context
 from outrider.app.chat.branches import Branches
 from outrider.app.chat.problem import Problem as Problem
@@ -61,7 +60,9 @@ class Session:
         self.view = view
         make = EngineClient
         self.client = make(options.command, on_death=self._on_death, on_notice=self._on_notice, echo=False)
-        self.beside = Beside(lambda: make(options.command, echo=False))
+        self.training = make(options.command, echo=False)
+        """The engine process of a training, which would keep the chat's own busy for long."""
+        self.closing = False
         self.chat = Chat(options.system)
         self.sampling = msgspec.structs.replace(options.sampling)
         self.drafter = options.drafter
@@ -222,6 +223,20 @@ class Session:
         await self.client.close(patience=1.0)
         await self.bring_up()
 
+    async def ask(
+        self,
+        request: Callable[[int], protocol.Request],
+        on_event: Callable[[protocol.Event], None] | None = None,
+    ) -> Any:
+        """Have the engine answer a question, or download, while a reply goes on; one that is gone is started again.
+
+        `request` makes it of a number. `Result.data` comes back. Cancelling this stops it. Raises EngineError.
+        """
+        if self.closing:
+            raise EngineError("The chat is being closed.")
+        await self.client.start()
+        return await self.client.ask(request(self.client.number()), on_event)
+
     def _on_loading(self, event: protocol.Event) -> None:
         if isinstance(event, protocol.Progress):
             self.progress = event
@@ -253,9 +268,10 @@ class Session:
         self.view.status_changed()
 
     async def close(self) -> None:
-        """Save what is left and end the engine process."""
+        """Save what is left and end the engine processes."""
+        self.closing = True
         await self.keeper.close()
-        await self.beside.end()
+        await self.training.close(patience=1.0)
         await self.client.close(patience=1.0)
 
     # ------------------------------------------------------------------------------------------------ turns

@@ -19,6 +19,7 @@ from outrider.core.base.protocol import DrafterRow, Notice, Progress, TrainOrder
 if TYPE_CHECKING:
     from outrider.app.chat.screen import ChatScreen
 
+_SAVING = 30.0  # seconds that a training that was stopped may take until it can go on later
 BUDGETS = (600.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0)  # seconds
 
 
@@ -119,17 +120,21 @@ class Training:
         self._changed()
 
     async def _work(self, request: protocol.Train) -> None:
-        def numbered(number: int) -> protocol.Request:
-            request.id = number
-            return request
-
-        task = self._task = asyncio.ensure_future(self._screen.session.beside.training.ask(numbered, self._take))
+        task = self._task = asyncio.ensure_future(self._ask(request))
         try:
             await asyncio.wait({task})
         finally:
             task.cancel()
         self._over(task)
         self._changed()
+        if not self.running:
+            await self._screen.session.training.close(_SAVING)
+
+    async def _ask(self, request: protocol.Train) -> dict[str, Any]:
+        client = self._screen.session.training
+        await client.start()
+        request.id = client.number()
+        return await client.ask(request, self._take)
 
     def _over(self, task: asyncio.Future[Any]) -> None:
         if self.way is Way.STOPPED or task.cancelled():

@@ -117,10 +117,8 @@ async def greet(screen: ChatScreen) -> None:
     """Show it, tell it what the engine knows, and let the chat begin behind it."""
     shown = WelcomeScreen()
     await screen.app.push_screen(shown, lambda offer: _begin(screen, offer, shown.typed))
-    client = screen.session.client
     try:
-        await client.start()
-        told = await client.ask(protocol.Models(id=client.number(), everything=True))
+        told = await screen.session.ask(lambda number: protocol.Models(id=number, everything=True))
         rows = protocol.as_type(told, list[ModelRow])
     except EngineError:  # bringing it up, next, tells that in a card
         rows = []

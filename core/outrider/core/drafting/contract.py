@@ -277,7 +277,7 @@ class Method(Protocol):
     api: int
 
     def matches(self, model: ModelInfo) -> Match:
-        """Microseconds, no torch, no file."""
+        """Microseconds, no torch, no file. Any thread may ask, also while a drafter of the same method drafts; so of `check`."""
         ...
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Drafter:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from outrider.core.base.errors import DrafterError, ModelError, OutriderError, UsageError
@@ -53,10 +54,14 @@ class Entry:
 def entries() -> list[Entry]:
     """Every announced method by name; of equal names ours wins, then the first."""
     found: dict[str, Entry] = {}
+    origins: dict[int, tuple[str, str]] = {}  # each distribution's metadata is parsed once
     for point in entry_points(group=GROUP):
         name = point.name.replace("-", "_")
         dist = point.dist
-        entry = Entry(name, dist.name if dist else "?", dist.version if dist else "?", point)
+        if dist is not None and id(dist) not in origins:
+            about = dist.metadata
+            origins[id(dist)] = about["Name"], about["Version"]
+        entry = Entry(name, *origins.get(id(dist), ("?", "?")), point)
         if name not in found or (entry.trusted and not found[name].trusted):
             found[name] = entry
     return [found[name] for name in sorted(found)]
@@ -129,6 +134,12 @@ def takes_weights(entry: Entry) -> bool:
     return told(entry, "check") is not None
 
 
+def trains(entry: Entry) -> bool:
+    """Whether a method has a `recipe`, which is not looked at: it may load torch. Raises DrafterError as `takes_weights`."""
+    made = method(entry)
+    return getattr_static(made, "recipe", None) is not None
+
+
 def told(entry: Entry, name: str) -> Any:
     """What a method may say of itself beyond the contract, None where it does not. Raises DrafterError."""
     made = method(entry)
@@ -143,7 +154,7 @@ def row(entry: Entry, info: ModelInfo, weights: str | None = None) -> DrafterRow
         answer = match(entry, info, weights)
         _guarded(f"The drafter {entry.name}", lambda: _describe(made, answer))
         made.free = made.usable and bool(told(entry, "free"))
-        made.trains = told(entry, "recipe") is not None
+        made.trains = trains(entry)
         made.options = options_of(entry) or {}
     except OutriderError as error:
         made.fit = "no" if weights is not None and isinstance(error, ModelError) else "broken"

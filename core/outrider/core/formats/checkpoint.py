@@ -7,6 +7,8 @@ whatever the file calls them. Torch is imported when the first tensor is read, n
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +23,7 @@ from .config import LAYERS, ConfigReader, text_config
 from .gguf import names
 from .layout import Layout, of_blocks
 from .recommended import of_gguf
+from .remembered import remembered
 from .safetensors import SafetensorsCheckpoint, read_json
 
 ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model."
@@ -110,6 +113,12 @@ def _adapter(path: Path) -> ModelError:
 
 def describe(path: Path) -> ModelInfo:
     """What is known of a model without reading a weight or importing torch. Raises as `open_checkpoint`."""
+    found = _describe(Path(path).expanduser())
+    return replace(found, config=deepcopy(dict(found.config)))  # it goes to plugins
+
+
+@remembered
+def _describe(path: Path) -> ModelInfo:
     checkpoint = open_checkpoint(path)
     try:
         return info(checkpoint)

@@ -168,6 +168,11 @@ class SafetensorsCheckpoint:
         return None
 
 
+def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors of one file, by its header. Raises as `read_file`."""
+    return {name: entry.shape for name, entry in _read_header(file).items()}
+
+
 def read_file(file: Path) -> dict[str, Tensor]:
     """All tensors of one file. Raises ModelError, BrokenFileError."""
     return {name: _tensor(entry) for name, entry in _read_header(file).items()}

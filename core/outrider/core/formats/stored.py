@@ -1,25 +1,28 @@
 """What tensors must be before they are used: weights are floats, and the words of a reduced vocabulary are words.
 
-Letters: `V` words of the target, `Vd` of them that a reduced head knows.
+Letters: `V` words of the target, `Vd` of them that a reduced head knows. Importing this module loads no torch.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from outrider.core.base.errors import BrokenFileError
 from outrider.core.formats.gguf.reader import AGAIN
 
-_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_FLOATS = ("float64", "float32", "float16", "bfloat16")  # as torch calls them
 
 
 def as_weights(tensor: Tensor, dtype: torch.dtype | None, origin: str) -> Tensor:
     """The same numbers in `dtype` (None: as they are). Raises BrokenFileError, which names `origin`, for no plain floats."""
-    if tensor.dtype not in _FLOATS:
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind not in _FLOATS:
         what = "complex numbers" if tensor.is_complex() else "whole numbers"
         what = "8-bit floats" if tensor.is_floating_point() else what
-        kind = str(tensor.dtype).removeprefix("torch.")
         raise BrokenFileError(f"{origin} holds {what} ({kind}) and no scale for them.", AGAIN)
     return tensor if dtype is None else tensor.to(dtype)
 
@@ -29,6 +32,8 @@ def words(offsets: Tensor, marks: Tensor | None, vocab: int, origin: str) -> Ten
 
     `marks` [V], if there are any, are true at those ids. Raises BrokenFileError, which names `origin`.
     """
+    import torch
+
     if offsets.is_floating_point() or offsets.is_complex() or offsets.dtype == torch.bool:
         raise BrokenFileError(f"{origin}: d2t holds no whole numbers.", AGAIN)
     ids = torch.arange(offsets.shape[0]) + offsets.long()

@@ -19,8 +19,11 @@ def free_on_cuda(device: str) -> int:
     """What the driver has left, and what torch holds of it without use. Loads torch."""
     import torch
 
+    from outrider.core.model.capture import RECORDING
+
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + unused
+    with RECORDING:
+        return torch.cuda.mem_get_info(device)[0] + unused
 
 
 def free_on_cpu(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int | None:

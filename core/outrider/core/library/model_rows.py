@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 
 from outrider.core.base.errors import ModelError
 from outrider.core.base.protocol import KnownDrafter, ModelChoice, ModelRow
 from outrider.core.formats.checkpoint import open_checkpoint
 
-from . import catalogue, hubname, library, plan
+from . import catalogue, hubname, library, memory, plan
 from .catalogue import Entry
 from .file_choice import has_tokenizer
 from .jobs import Progress
@@ -18,11 +19,11 @@ from .jobs import Progress
 
 def rows(everything: bool, choice: ModelChoice) -> list[ModelRow]:
     """What is here and the starter; with `everything` all of the catalogue, with plans for `choice`."""
-    listed = []
+    listed, free = [], cache(memory.free)
     for row in library.rows():
         entry = catalogue.known(row.name)
         if everything or row.path or row.partial or entry is None or entry.files:
-            listed.append(_told(row, entry, choice if everything else None))
+            listed.append(_told(row, entry, choice if everything else None, free=free))
     return listed
 
 
@@ -81,7 +82,13 @@ def located(name: str) -> Path:
         raise
 
 
-def _told(row: ModelRow, entry: Entry | None, choice: ModelChoice | None, drafter: str | None = None) -> ModelRow:
+def _told(
+    row: ModelRow,
+    entry: Entry | None,
+    choice: ModelChoice | None,
+    drafter: str | None = None,
+    free: plan.Free | None = None,
+) -> ModelRow:
     if entry is not None:
         _facts(row, entry)
     if choice is None or (row.path is not None and row.unsupported):
@@ -89,9 +96,9 @@ def _told(row: ModelRow, entry: Entry | None, choice: ModelChoice | None, drafte
     with _subject(row, entry) as subject:
         if subject is not None and drafter is not None:
             with _guest(drafter) as guest:
-                row.plan = plan.plan(subject, plan.settle(subject, choice), guest)
+                row.plan = plan.plan(subject, plan.settle(subject, choice), guest, free)
         elif subject is not None:
-            row.plan = plan.plan(subject, plan.settle(subject, choice))
+            row.plan = plan.plan(subject, plan.settle(subject, choice), None, free)
     return row
 
 

@@ -45,6 +45,7 @@ _TABLES = ("embed_tokens.weight", "embeddings.weight", "embed_tokens_per_layer.w
 
 
 Keep = Literal["fast", "all", "none"]
+Free = Callable[[str], int | None]  # bytes free on a device, as `memory.free`
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +252,16 @@ def context(asked: int | None, made_for: int) -> int:
     return asked
 
 
-def plan(subject: Subject, how: Settings, drafter: Subject | None = None) -> MemoryPlan:
-    """What the model takes in this how, what is free, and the nearest choice that fits where it does not."""
-    made = _measure(subject, replace(how, keep=keep(subject, how)), drafter)
+def plan(subject: Subject, how: Settings, drafter: Subject | None = None, free: Free | None = None) -> MemoryPlan:
+    """What the model takes in this how, what is free, and the nearest choice that fits where it does not.
+
+    `free` takes the place of `memory.free`: who makes many plans asks it once.
+    """
+    made = _measure(subject, replace(how, keep=keep(subject, how, free)), drafter, free)
     if made.verdict != "no":
         return made
     how = replace(how, keep="all")
-    others = [(words, _measure(other, other_how, drafter)) for words, other, other_how in _others(subject, how)]
+    others = [(words, _measure(other, other_how, drafter, free)) for words, other, other_how in _others(subject, how)]
     for wanted in ("fits", "tight"):
         for words, found in others:
             if found.verdict == wanted:
@@ -279,11 +283,11 @@ def check(subject: Subject, how: Settings) -> Settings:
     )
 
 
-def keep(subject: Subject, how: Settings) -> Keep:
+def keep(subject: Subject, how: Settings, free: Free | None = None) -> Keep:
     """Which quantised matrices stay so: none as asked, all where more would not fit, else those that are fast so."""
     if how.quantize == "none":
         return "none"
-    return "fast" if _measure(subject, replace(how, keep="fast"), None).verdict == "fits" else "all"
+    return "fast" if _measure(subject, replace(how, keep="fast"), None, free).verdict == "fits" else "all"
 
 
 def gigabytes(nbytes: int) -> str:
@@ -291,12 +295,12 @@ def gigabytes(nbytes: int) -> str:
     return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.0f} MB"
 
 
-def _measure(subject: Subject, how: Settings, drafter: Subject | None) -> MemoryPlan:
+def _measure(subject: Subject, how: Settings, drafter: Subject | None, free: Free | None) -> MemoryPlan:
     weights, kept = subject.weights(how), subject.states(how)
     guest = 0 if drafter is None else drafter.weights(how) + (drafter.states(how) or 0)
     overhead = subject.beside(how) + WORKING[how.device.partition(":")[0]]
     total = weights + (kept or 0) + guest + overhead
-    there = memory.free(how.device)
+    there = (free or memory.free)(how.device)
     made = MemoryPlan(
         device=how.device,
         dtype=how.dtype,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -49,7 +51,7 @@ def write(library: Path, entry: Entry, receipt: Receipt) -> None:
     path = _path(library, entry)
     with suppress(OSError):  # without one, a library that cannot be written is hashed again next time
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".partial")
+        draft = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
         draft.write_bytes(msgspec.json.encode(receipt))
         draft.replace(path)
 

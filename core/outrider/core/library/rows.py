@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.base.protocol import ModelRow
 from outrider.core.formats.checkpoint import Checkpoint, info, open_checkpoint
 from outrider.core.formats.config import AGAIN, ConfigReader, text_config
+from outrider.core.formats.remembered import remembered
 
 from . import receipts
 from .catalogue import Entry
@@ -68,7 +70,7 @@ def described(row: ModelRow, path: Path) -> ModelRow:
     """The row with what the files at `path` say of themselves, or why they cannot be read."""
     row.path = str(path)
     try:
-        checkpoint = open_checkpoint(path)
+        found = _summary(path)
     except ModelError as error:
         row.nbytes = _size_on_disk(path)
         if path.is_dir() and drafter_pickle(file.name for file in path.iterdir()):
@@ -76,13 +78,18 @@ def described(row: ModelRow, path: Path) -> ModelRow:
         else:
             row.problem = error.message
         return row
-    row.nbytes = checkpoint.nbytes
-    row.format = checkpoint.format
-    row.family = str(checkpoint.config.get("model_type", ""))
-    row.quantisation = row.quantisation or checkpoint.quantisation
+    row.nbytes, row.format, row.family, quantisation = found
+    row.quantisation = row.quantisation or quantisation
     row.title = row.title or path.name
-    checkpoint.close()
     return row
+
+
+@remembered
+def _summary(path: Path) -> tuple[int, str, str, str]:
+    """Bytes, format, family and quantisation of a model."""
+    with closing(open_checkpoint(path)) as checkpoint:
+        family = str(checkpoint.config.get("model_type", ""))
+        return checkpoint.nbytes, checkpoint.format, family, checkpoint.quantisation
 
 
 def damage(path: Path) -> str:

@@ -6,6 +6,7 @@ each time. A capture that fails is not fatal: the function runs as it is, and `t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -14,6 +15,9 @@ from torch import Tensor
 
 Result = TypeVar("Result")
 Job = Callable[[], None]
+
+RECORDING = threading.RLock()
+"""Held while a graph is recorded: what another thread asks of the driver meanwhile may spoil the record."""
 
 
 class Capture:
@@ -91,7 +95,7 @@ class Graphs(Capture):
                 work()
         here.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        with RECORDING, torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             work()
         return graph
 

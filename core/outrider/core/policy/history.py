@@ -1,7 +1,7 @@
 """What the policy learnt, kept between runs: what passes cost on this machine, and how the drafters of a model did.
 
 One small JSON file in the state folder. A file that is broken or of another version is as good as none: it is told in the log,
-and written anew.
+and written anew. Importing this module loads no torch.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-import torch
 
 from outrider.core.base import paths
 from outrider.core.base.protocol import DrafterRow, ModelChoice
 
 from .policy import DrafterRecord, Policy
 from .why import measured
+
+if TYPE_CHECKING:
+    import torch
 
 VERSION = 1
 MOST = 64  # records of each kind; the longest unused goes first
@@ -62,6 +64,8 @@ class History:
     """The records of one loaded model. `path`: its file or folder."""
 
     def __init__(self, choice: ModelChoice, path: Path, device: torch.device) -> None:
+        import torch
+
         files = _files(path)
         self._model = _digest(files)
         self._way = _digest([files, _machine(device), _way(choice), torch.__version__, version("outrider")])
@@ -87,6 +91,8 @@ class History:
 
     def keep(self, policy: Policy) -> None:
         """Write what a policy knows now. A folder that cannot be written to is told in the log."""
+        import torch
+
         file, now = _read(), time.time()
         costs = policy.costs
         file.costs[self._way] = CostRecord(now, torch.get_num_threads(), costs.passes, costs.slopes, costs.dump())
@@ -143,6 +149,8 @@ def _files(path: Path) -> list[tuple[str, int, int]]:
 
 
 def _machine(device: torch.device) -> list[object]:
+    import torch
+
     told = [platform.node(), platform.machine(), os.cpu_count(), torch.backends.cpu.get_cpu_capability()]
     if device.type == "cuda":
         about = torch.cuda.get_device_properties(device)

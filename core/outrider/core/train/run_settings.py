@@ -31,7 +31,7 @@ def recipe_of(method: str) -> Recipe:
         names = list[str]()
         for one in registry.entries():
             with suppress(DrafterError):  # a broken one has nothing to train
-                names += [one.name] if registry.told(one, "recipe") is not None else []
+                names += [one.name] if registry.trains(one) else []
         raise UsageError(f"The method {method} has nothing to train.", f"These have: {', '.join(names)}.")
     return recipe
 

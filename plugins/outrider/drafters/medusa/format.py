@@ -22,22 +22,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.drafting import ModelInfo
 from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.formats.config import LAYERS, ConfigReader, text_config
 from outrider.core.formats.pickled import read_pickled
-from outrider.core.formats.safetensors import read_file, read_json
+from outrider.core.formats.safetensors import read_file, read_json, read_shapes
 from outrider.core.formats.stored import as_weights, words
 from outrider.core.model.families import read_spec
 from outrider.core.model.families.spec import AttentionSpec, TargetSpec
 
 from . import OWN
 from .tree import Choice, checked
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 AGAIN = "Fetch the heads again."
 TABLES = ("d2t", "t2d")  # distances from words of a reduced head to the target's ids, and marks at these
@@ -74,28 +75,39 @@ class Source(Protocol):
 
 
 class Single:
-    """One file of tensors: safetensors, or what `torch.save` wrote. Raises ModelError, BrokenFileError."""
+    """One file of tensors: safetensors, of which the header is read first, or what `torch.save` wrote.
+
+    Raises ModelError, BrokenFileError.
+    """
 
     def __init__(self, file: Path) -> None:
-        beside = file.with_name("config.json")
-        self.config = read_json(beside) if beside.exists() else {}
-        self._held = _held(file)
+        config = file.with_name("config.json")
+        self.config = read_json(config) if config.exists() else {}
+        self._file = file
+        self._tensors: dict[str, Tensor] = {}
+        if file.suffix == ".safetensors":
+            self._shapes = read_shapes(file)
+        else:
+            self._tensors = read_pickled(file)
+            self._shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
     def names(self) -> list[str]:
         """Names of all tensors."""
-        return list(self._held)
+        return list(self._shapes)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor."""
-        return tuple(self._held[name].shape)
+        return self._shapes[name]
 
     def load(self, name: str) -> Tensor:
         """A tensor on the CPU, as stored."""
-        return self._held[name]
+        if not self._tensors:
+            self._tensors = read_file(self._file)
+        return self._tensors[name]
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._held.clear()
+        """Let go of the tensors."""
+        self._tensors = {}
 
 
 class HeadFiles(ABC):
@@ -392,9 +404,3 @@ def _source(path: Path) -> Source:
         if (path / name).is_file():
             return Single(path / name)
     return open_checkpoint(path)
-
-
-def _held(file: Path) -> dict[str, Tensor]:
-    if file.suffix != ".safetensors":
-        return read_pickled(file)
-    return read_file(file)

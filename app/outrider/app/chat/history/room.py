@@ -49,7 +49,7 @@ class History:
     async def _choices(self) -> dict[str, str]:
         """What the engine makes of the drafters, where it can be asked now."""
         session = self._screen.session
-        if session.current is not None or not session.client.alive or session.loaded is None:
+        if not session.client.alive or session.loaded is None:
             return {}
         request = protocol.Drafters(id=session.client.number(), model=session.options.model)
         try:

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from outrider.app import render
-from outrider.app.client import EngineError
+from outrider.app.client import EngineDied, EngineError
 from outrider.core.base import protocol
 from outrider.core.base.protocol import ModelRow, Progress
 
@@ -43,6 +43,7 @@ class Pull:
     progress: Progress | None = None
     began: tuple[float, float] = (0.0, 0.0)  # seconds and bytes at the beginning
     seen: float = 0.0  # seconds at the newest progress
+    interrupted: bool = False  # once already, by the end of the engine
     error: EngineError | None = None
     trouble: str = ""  # why what came cannot be run
 
@@ -93,7 +94,10 @@ class Pull:
 
 
 class Pulls:
-    """The queue. `ask` sends a request, `changed` is called when anything is new, `ended` when a download has."""
+    """The queue. `ask` sends a request, `changed` is called when anything is new, `ended` when a download has.
+
+    `again` is asked the first time that one ends with the engine: whether it goes on with the next engine, from what is here.
+    """
 
     def __init__(
         self,
@@ -101,8 +105,9 @@ class Pulls:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         changed: Callable[[], None],
         ended: Callable[[Pull], None],
+        again: Callable[[Pull, EngineError], bool],
     ) -> None:
-        self._ask, self._spawn, self._changed, self._ended = ask, spawn, changed, ended
+        self._ask, self._spawn, self._changed, self._ended, self._again = ask, spawn, changed, ended, again
         self.all: list[Pull] = []
         self._working = False
         self._task: asyncio.Future[Any] | None = None
@@ -162,7 +167,7 @@ class Pulls:
             self._task.cancel()
         row = self._result(pull, self._task)
         self._changed()
-        if pull.way is not Way.STOPPED:
+        if pull.way not in (Way.STOPPED, Way.WAITING):
             self._ended(pull)
         if row is not None and pull.then is not None:
             pull.then(row)
@@ -176,6 +181,9 @@ class Pulls:
             pull.way = Way.STOPPED
             return None
         error = task.exception()
+        if isinstance(error, EngineDied) and not pull.interrupted and self._again(pull, error):
+            pull.interrupted, pull.way, pull.progress = True, Way.WAITING, None
+            return None
         if isinstance(error, EngineError):
             pull.way, pull.error = Way.FAILED, error
             return None

@@ -32,7 +32,7 @@ _LOOK = 0.25  # seconds between two looks whether the chat is free
 
 
 class Models:
-    """Asks a second engine process, so that the chat goes on meanwhile."""
+    """What the engine is asked here it answers while the chat goes on."""
 
     def __init__(self, screen: ChatScreen, follower: Follower) -> None:
         self._screen, self._follower = screen, follower
@@ -47,10 +47,11 @@ class Models:
         from outrider.app.chat.models.pulls import Pulls
 
         return Pulls(
-            lambda request, take: self._screen.session.beside.downloads.ask(request, take),
+            lambda request, take: self._screen.session.ask(request, take),
             lambda work: self._screen.stage.spawn(work),
             self._moved,
             self._over,
+            self._again,
         )
 
     def show(self) -> None:
@@ -95,7 +96,7 @@ class Models:
         `here`: those alone that are, without plans, which takes a fraction of the time.
         """
         try:
-            told = await self._screen.session.beside.questions.ask(
+            told = await self._screen.session.ask(
                 lambda number: protocol.Models(id=number, everything=not here, choice=self.choice)
             )
         except EngineError as error:
@@ -112,7 +113,7 @@ class Models:
 
         name = row.path or row.name
         try:
-            told = await self._screen.session.beside.questions.ask(
+            told = await self._screen.session.ask(
                 lambda number: protocol.Drafters(id=number, model=ModelChoice(model=name))
             )
         except EngineError as error:
@@ -188,7 +189,7 @@ class Models:
         if row is None:
             self._screen.stage.flash(f"Looking for {name} …")
             try:
-                told = await self._screen.session.beside.questions.ask(
+                told = await self._screen.session.ask(
                     lambda number: protocol.Models(id=number, name=name, choice=self.choice)
                 )
             except EngineError as error:
@@ -272,9 +273,7 @@ class Models:
     async def remove(self, row: ModelRow) -> str:
         """Delete it; what was done, in a sentence."""
         try:
-            told = await self._screen.session.beside.questions.ask(
-                lambda number: protocol.Remove(id=number, name=row.name)
-            )
+            told = await self._screen.session.ask(lambda number: protocol.Remove(id=number, name=row.name))
         except EngineError as error:
             self._complain(f"{row.name} was not deleted", error)
             return error.message
@@ -318,6 +317,13 @@ class Models:
             self._complain(f"{pull.name} could not be brought", pull.error)
         elif pull.then is None:
             self._screen.stage.tell(f"{pull.name} is here: {render.size(pull.nbytes)}.")
+
+    def _again(self, pull: Pull, error: EngineError) -> bool:
+        """Whether a download goes on that ended with the engine."""
+        if self._screen.session.closing:
+            return False
+        self._screen.stage.tell(f"The download of {pull.name} was interrupted. {error.message} It goes on from there.")
+        return True
 
     def _complain(self, title: str, error: EngineError) -> None:
         self._screen.stage.complain(Problem.of(title, error))
