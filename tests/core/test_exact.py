@@ -16,7 +16,7 @@ from torch import Tensor
 from outrider.core import answer, conversation
 from outrider.core.conversation import Conversation
 from outrider.core.drafting import Drafter
-from outrider.core.rounds import Round
+from outrider.core.round_result import RoundResult
 from outrider.core.sample import Sampler
 from outrider.core.target import exact, ops, state
 from outrider.core.target.capture import Capture
@@ -93,7 +93,7 @@ def answered(talk: Conversation, ids: list[int], drafter: Drafter | None, **more
     """The text of an answer, and the rows behind it."""
     rows: Rows = {}
 
-    def watch(done: Round, sampler: Sampler) -> None:
+    def watch(done: RoundResult, sampler: Sampler) -> None:
         first = len(talk.tokens) - len(done.tokens)
         rows.update({first + index: done.logits[row].clone() for index, row in enumerate(done.rows)})
 

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from toys import tree
 
 from outrider.core.acceptance import ALL, PRIOR, TRUST, Acceptance
 from outrider.core.costs import Costs, Drafting
+from outrider.core.draft_tree import DraftTree
 from outrider.core.engine import Engine
 from outrider.core.failures import Failures
 from outrider.core.metering import EVERY, LEARNING, LEAST, MOVED
@@ -21,7 +23,6 @@ from outrider.core.policy import (
     MARGIN,
     PROBE_FIRST,
     Candidate,
-    Offer,
     Outcome,
     Policy,
 )
@@ -60,8 +61,8 @@ def ride(
     return lengths
 
 
-def offer(tokens: int, *sure: float) -> Offer:
-    return Offer(range(tokens), None, sure or None)
+def offer(tokens: int, *sure: float) -> DraftTree:
+    return tree(range(tokens), confidence=sure or None)
 
 
 # ---------------------------------------------------------------------------------------------------- choosing
@@ -147,7 +148,7 @@ def test_an_offer_is_cut_where_it_is_not_sure_any_more() -> None:
     for _ in range(400):  # the first half of an offer is right, and the drafter knows
         policy.heard("d", Scored(8, 4 if luck.random() < 0.9 else 0), [0.95] * 4 + [0.05] * 4)
     policy.begin("prose", 0)
-    choice = policy.choose([Candidate("d", 8, Offer(range(8), None, [0.95] * 4 + [0.05] * 4))])
+    choice = policy.choose([Candidate("d", 8, tree(range(8), confidence=[0.95] * 4 + [0.05] * 4))])
     assert choice.tokens == 4
 
 
@@ -156,9 +157,9 @@ def test_a_tree_counts_every_branch() -> None:
     for _ in range(30):
         policy.heard("d", Scored(2, 1), None)
     policy.begin("prose", 0)
-    chain = policy.choose([Candidate("d", 2, Offer((0, 1)))])
-    tree = policy.choose([Candidate("d", 2, Offer((0, 0), (-1, -1)))])
-    assert tree.expected > chain.expected
+    chain = policy.choose([Candidate("d", 2, tree((0, 1)))])
+    bushy = policy.choose([Candidate("d", 2, tree((0, 0), (-1, -1)))])
+    assert bushy.expected > chain.expected
 
 
 def test_drafting_stops_where_a_token_costs_more_than_it_promises() -> None:

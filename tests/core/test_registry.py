@@ -17,7 +17,7 @@ from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs,
 from outrider.core.errors import DrafterError
 from outrider.core.noise import Noise
 from outrider.core.read_only import Tokens, read_only
-from outrider.core.rounds import Rounds, guess_of
+from outrider.core.rounds import Rounds
 from outrider.core.sample import Sampler, Settings
 
 INFO = ModelInfo("toy", "llama", 48, 32, 2, "toy-48")
@@ -200,12 +200,11 @@ def test_confidence_reaches_the_round_that_verified_the_draft() -> None:
     target.commit(len(PROMPT) - 1)
     rounds = Rounds(target, list(PROMPT), Sampler(toys.GREEDY, Noise(1)))
     done = rounds.run(toys.guard(Proposes(tree)), 4)
-    assert done.confidence == held.tolist()
-    guess, nodes = guess_of(tree, trees=False)
-    assert guess.confidence == [held[node].item() for node in nodes]
-    assert nodes == [0, 2, 3]
-    assert rounds.run(toys.guard(toys.Anything()), 4).confidence is None
-    assert rounds.run(None, 0).confidence is None
+    assert done.draft.confidences == held.tolist()
+    line = toys.guard(Proposes(tree)).propose(rounds.draft_context(toys.guard(toys.Anything()), 4), 48, trees=False)
+    assert line is not None and line.confidences == [held[node].item() for node in (0, 2, 3)]
+    assert rounds.run(toys.guard(toys.Anything()), 4).draft.confidences is None
+    assert rounds.run(None, 0).draft.confidences is None
 
 
 def test_an_empty_draft_is_a_plain_pass() -> None:

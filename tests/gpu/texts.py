@@ -11,10 +11,10 @@ import toys
 from rig import DEVICE, GPU, Figures, capture
 
 from outrider.core.conversation import Conversation
-from outrider.core.device import Knobs, choose, kind_of
+from outrider.core.device import SamplingTensors, kind_of
 from outrider.core.drafting import Drafter, Step
 from outrider.core.noise import Noise
-from outrider.core.rounds import Round
+from outrider.core.round_result import RoundResult
 from outrider.core.sample import Sampler, Settings
 from outrider.core.target.capture import Capture
 from outrider.core.target.decoder import Decoder
@@ -158,7 +158,7 @@ def _rows(target: TargetModel, drafter: Drafter | None) -> tuple[list[int], dict
     target.rewind(0)
     talk = Conversation(target)
 
-    def watch(done: Round, sampler: Sampler) -> None:
+    def watch(done: RoundResult, sampler: Sampler) -> None:
         first = len(talk.tokens) - len(done.tokens)
         rows.update({first + index: done.logits[row].clone() for index, row in enumerate(done.rows)})
 
@@ -180,10 +180,10 @@ def noise_and_choices(figures: Figures) -> None:
         want = Sampler(settings, noise).chain(logits, 5).tolist()
         assert Sampler(settings, noise).chain(logits.to(DEVICE), 5).tolist() == want, name
         assert kind is not None
-        knobs = Knobs.on(DEVICE)
-        knobs.turn(settings, noise)
+        tensors = SamplingTensors.on(DEVICE)
+        tensors.set(settings, noise)
         positions = torch.arange(5, 13, device=DEVICE)
-        choice, sure = choose(logits.to(DEVICE), positions, knobs, kind, sure=True)
+        choice, sure = tensors.like(kind, sure=True).choose(logits.to(DEVICE), positions)
         assert bool(sure.all()), f"{name}: not sure"
         assert choice.tolist() == want, f"{name}: {choice.tolist()} on the device, {want} on the host"
     figures["settings"] = len(kinds)

@@ -19,7 +19,7 @@ from luck import Luck
 from torch import Tensor
 
 from outrider.core import accept
-from outrider.core.accept import Guess
+from outrider.core.accept import NO_DRAFT
 from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Match, Step
 from outrider.core.noise import Noise
@@ -375,10 +375,10 @@ def test_the_exact_law_of_two_tokens_under_rejection(home: Path, kind: str, conf
             prompt, 2, True, sampler.chain, sampler.distribution, lambda position, luck=luck: Forced(luck)
         )
         made = draft.propose(context)
-        guess = Guess([]) if made is None else Guess(made.tokens.tolist(), None, made.probs)
+        guess = made or NO_DRAFT
         lengths.add(len(guess))
-        verdict = accept.rejection(rows(tuple(guess.tokens)), guess, sampler, len(prompt), luck)
-        text = (*guess.names(verdict.path), verdict.token)[:2]
+        verdict = accept.rejection(rows(tuple(guess.ids)), guess, sampler, len(prompt), luck)
+        text = tuple(verdict.tokens.tolist())[:2]
         after = [1.0] if len(text) == 2 else sampler.distribution(rows(text)[-1]).tolist()
         for token, chance in enumerate(after):
             got[text if len(text) == 2 else (*text, token)] += luck.weight * chance

@@ -15,8 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+from toys import tree
+
 from outrider.core.composite import OPEN, WATCHED
-from outrider.core.policy import LADDER, Candidate, Choice, Offer, Outcome, Policy
+from outrider.core.policy import LADDER, Candidate, Choice, Outcome, Policy
 from outrider.core.shadows import Scored
 
 Noise = Callable[[random.Random], float]
@@ -176,7 +178,7 @@ class Player:
             if name in self.machine.drafters:
                 found.append(Candidate(name, most, block=self.machine.block))
             elif one.tokens and most:
-                offer = Offer(range(min(one.tokens, most)), None, one.confidence)
+                offer = tree(range(min(one.tokens, most)), confidence=one.confidence and one.confidence[:most])
                 found.append(Candidate(name, min(most, one.tokens), offer))
         return found
 

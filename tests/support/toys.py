@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outrider.core.answer import Answer, Order
 from outrider.core.conversation import Conversation
+from outrider.core.draft_tree import DraftTree
 from outrider.core.drafting import Context, Draft, Drafter, ModelInfo, Needs, Shape, Stateless, Step
 from outrider.core.errors import OutriderError
 from outrider.core.policy import Policy
@@ -165,6 +166,21 @@ def answer(
 
 
 # ---------------------------------------------------------------------------------------------------- drafters
+
+
+def tree(
+    tokens: Sequence[int],
+    parents: Sequence[int] | None = None,
+    probs: Tensor | None = None,
+    confidence: Sequence[float] | None = None,
+) -> DraftTree:
+    """A draft from lists."""
+    return DraftTree(
+        torch.tensor(list(tokens), dtype=torch.int64),
+        None if parents is None else torch.tensor(list(parents), dtype=torch.int64),
+        probs,
+        None if confidence is None else torch.tensor(list(confidence), dtype=torch.float64),
+    )
 
 
 class Knows(Stateless):

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .accept import Guess
+from .accept import NO_DRAFT
 from .conversation import CHUNK, Conversation, PromptEnd
 from .emit import Emitter, Pieces
 from .errors import OutriderError, UsageError
@@ -35,7 +35,8 @@ from .protocol import (
 )
 from .recompute import give_states
 from .registry import Rider
-from .rounds import Round, Rounds
+from .round_result import RoundResult
+from .rounds import Rounds
 from .sample import Sampler, Settings
 from .text.thinking import Splitter
 from .text.tokenizer import Tokenizer
@@ -80,7 +81,7 @@ class Order:
     limit: int | None = None
     detail: bool = False
     chances: bool = False
-    watch: Callable[[Round, Sampler], None] | None = None  # sees each round before its tokens count for penalties
+    watch: Callable[[RoundResult, Sampler], None] | None = None  # sees each round before its tokens count for penalties
     splitter: Splitter | None = None  # where the model thinks
     stable: int = 0  # ids that the next turn's prompt will begin with too
     load_s: float = 0.0
@@ -110,7 +111,9 @@ class Answer:
         self._choose, self._say = choose, say
         self.emitter = Emitter(order.pieces, order.eos, order.stop, order.limit, order.splitter)
         self.emitter.recall(order.before)
-        self.sampler = Sampler(order.settings, Noise(order.seed), order.ids[: len(order.ids) - len(order.before)])
+        self.sampler = Sampler(
+            order.settings, Noise(order.seed), order.ids[: len(order.ids) - len(order.before)], order.rule
+        )
         self.sampler.commit(order.before)
         self.timing = Timing(load_s=order.load_s)
         self.passes = self.proposed = self.accepted = 0
@@ -131,8 +134,9 @@ class Answer:
         drafter = self._choose(self._choice)
         if self._prefill(drafter, control):
             ahead = not self.order.looks and self.order.watch is None  # which look at the logits of each round
-            rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, self.order.rule, ahead=ahead)
+            rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, ahead=ahead)
             rounds.go_on, rounds.more = self.policy.go_on, self.policy.more
+            rounds.plain_next = lambda: self.policy.plain_next(len(self.talk.tokens))
             before = self.policy.drafters()
             try:
                 self._decode(rounds, drafter, control)
@@ -184,9 +188,7 @@ class Answer:
         talk.hear(drafter, len(talk.tokens), carry)
         self.timing.prefill_s = time.perf_counter() - began
         self.timing.first_token_s = time.perf_counter() - self.order.began
-        self._emit(
-            Round(talk.tokens[-1:], "P", 0, 0, "none", Guess([]), [], logits, verify_s=self.timing.prefill_s), None
-        )
+        self._emit(RoundResult(talk.tokens[-1:], [], NO_DRAFT, logits, verify_s=self.timing.prefill_s), None)
         return True
 
     def _reuse(self, end: PromptEnd | None, states: tuple[int, ...]) -> tuple[int, Tensor | None]:
@@ -273,7 +275,7 @@ class Answer:
         self.timing.draft_s += spent
         self.timing.decode_s += spent
 
-    def _count(self, done: Round) -> None:
+    def _count(self, done: RoundResult) -> None:
         self.passes += 1
         self.proposed += done.proposed
         self.accepted += done.accepted
@@ -281,14 +283,16 @@ class Answer:
         self.timing.draft_s += done.draft_s
         self.timing.verify_s += done.verify_s
 
-    def _learn(self, done: Round, spent: float, context: int, drafter: Rider | None) -> None:
+    def _learn(self, done: RoundResult, spent: float, context: int, drafter: Rider | None) -> None:
         """The policy hears of a round of so many seconds behind `context` tokens.
 
         `drafter` is the one whose cost it tells, None where that says nothing.
         """
+        if done.late:
+            self.policy.missed()
         if done.proposed and drafter is not None and not drafter.chooses:
             self.policy.costs.drafting(done.drafter).saw(done.proposed, done.draft_s)
-        guess = done.guess
+        draft = done.draft
         self.policy.learn(
             Outcome(
                 done.drafter,
@@ -297,13 +301,13 @@ class Answer:
                 done.draft_s,
                 spent - done.draft_s,
                 context,
-                None if guess.line else guess.depth,
+                None if draft.chain else draft.depth,
                 self._kept,
-                done.confidence if guess.line else None,
+                draft.confidences if draft.chain else None,
             )
         )
 
-    def _measure(self, done: Round, spent: float, deciding: float, context: int) -> None:
+    def _measure(self, done: RoundResult, spent: float, deciding: float, context: int) -> None:
         """The meter hears of it too; plain decoding has no drafter to ask or to tell, and nothing to decide."""
         tokens = len(done.tokens) if self._kept is None else self._kept
         own = max(1e-9, spent - deciding - done.draft_s - done.advance_s)
@@ -316,7 +320,7 @@ class Answer:
         ms = 1e3 * self.meter.seconds_per_token(NEWEST)
         return PlainPass(made.value * ms, made.error * ms, made.n)
 
-    def _emit(self, done: Round, began: float | None) -> float:
+    def _emit(self, done: RoundResult, began: float | None) -> float:
         if self.order.watch is not None:
             self.order.watch(done, self.sampler)
         tokens, rows, spent, phase = [], [], 0.0, self._phases.now
@@ -356,12 +360,12 @@ class Answer:
             spent = time.perf_counter() - began
             self.timing.decode_s += spent
             step.host_ms = max(0.0, spent * 1e3 - step.draft_ms - step.verify_ms)
-        step.depth = done.guess.depth
+        step.depth = done.draft.depth
         self._seq += 1
         self._say(step)
         return spent
 
-    def _detail(self, step: Step, done: Round, tokens: list[Token], rows: list[int]) -> None:
+    def _detail(self, step: Step, done: RoundResult, tokens: list[Token], rows: list[int]) -> None:
         if not self.order.detail:
             _tell_chances(done, tokens, rows)
             return
@@ -375,11 +379,11 @@ class Answer:
                 token.p = p
                 step.top.append(list(zip(ids, values, strict=True)))
                 step.top_text.append([decode([one]) for one in ids])
-        guess, kept = done.guess, set(done.path)
-        chances = probs[[parent + 1 for parent in guess.parents], guess.tokens].tolist() if len(guess) else []
+        draft, kept = done.draft, set(done.path)
+        chances = probs[[parent + 1 for parent in draft.above], draft.ids].tolist() if len(draft) else []
         step.rejected = [
-            RejectedToken(token, decode([token]), len(guess.path(node)) - 1, guess.parents[node], chances[node])
-            for node, token in enumerate(guess.tokens)
+            RejectedToken(token, decode([token]), draft.depths[node], draft.above[node], chances[node])
+            for node, token in enumerate(draft.ids)
             if node not in kept
         ]
 
@@ -421,7 +425,7 @@ class Answer:
         return loops([*self.order.before, *self.emitter.ids])
 
 
-def _tell_chances(done: Round, tokens: list[Token], rows: list[int]) -> None:
+def _tell_chances(done: RoundResult, tokens: list[Token], rows: list[int]) -> None:
     """The target's probability of each token; `rows` are their places in the round."""
     if not tokens:
         return

@@ -14,7 +14,7 @@ from statistics import median
 import torch
 
 from . import cpus
-from .accept import Guess
+from .draft_tree import DraftTree
 from .errors import Cancelled
 from .history import TURN, CostRecord
 from .policy import Policy
@@ -116,7 +116,7 @@ class Calibrator:
             raise Cancelled
         began = time.perf_counter()
         rounds = Rounds(self._target, [0] * (context + 1), self._sampler, ahead=False)
-        rounds.check(Guess([0] * (rows - 1)))
+        rounds.verify_draft(None, DraftTree(torch.zeros(rows - 1, dtype=torch.int64)))
         spent = time.perf_counter() - began
         self._target.rewind(context)
         return spent

@@ -21,7 +21,8 @@ import msgspec
 import torch
 
 from . import paths
-from .policy import DrafterRecord, Policy
+from .acceptance import DrafterRecord
+from .policy import Policy
 from .protocol import DrafterRow, ModelChoice
 from .why import measured
 

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import msgspec
-
-from .acceptance import KEEP, Acceptance
+from .acceptance import KEEP, Acceptance, DrafterRecord
 from .confidence import Calibrated
 from .costs import Costs
+from .draft_tree import DraftTree
 from .metering import MeterSchedule
 from .plain import Stalls
-from .resting import Resting
+from .resting import PlainRuns, Resting
 from .shadows import Scored
 
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 32)
@@ -40,21 +39,12 @@ What = Literal["ride", "pinned", "probe", "parked", "silent", "meter", "first", 
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What a free drafter proposes this round: nodes in order, parents before children."""
-
-    depths: Sequence[int]  # of each node, from 0
-    parents: Sequence[int] | None = None  # -1 = root; None: a chain
-    confidence: Sequence[float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Candidate:
     """One drafter that might draft this round, at most `most` tokens."""
 
     name: str
     most: int
-    offer: Offer | None = None  # of a free one; None: it has to be asked first
+    offer: DraftTree | None = None  # what a free one proposes; None: it has to be asked first
     block: bool = False  # makes all tokens of a draft at once
     behind: int = 0  # tokens that it has not heard of
     line: int | None = None  # tokens up to which its drafts are chains, where longer ones are trees
@@ -92,21 +82,6 @@ class Outcome:
     confidence: Sequence[float] | None = None  # of the draft's nodes, where it was a chain
 
 
-class DrafterRecord(msgspec.Struct):
-    """How a drafter did, for later sessions."""
-
-    used: float  # seconds since 1970
-    acceptance: dict[str, list[tuple[float, float]]]  # as `Acceptance.dump`
-    calibrated: list[float] = []  # as `Calibrated.state`
-    confident: int = 0  # positions that this is made of
-    offered: float = 1.0  # how often it proposed anything
-    ridden: tuple[float, float, float] = (
-        0.0,
-        0.0,
-        0.0,
-    )  # newest rounds it drafted in: rounds, tokens, plain passes' time
-
-
 @dataclass(slots=True)
 class _Arm:
     """What is known of one drafter."""
@@ -120,6 +95,7 @@ class _Arm:
     wait: int = 0
     away: int = 0  # rounds for which it is left out
     won: bool = False  # its last probe was worth its time
+    dear: bool = False  # its next probe is due, and costs more than probes may
     ridden: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
@@ -154,6 +130,7 @@ class Policy:
         self._answer = ANSWER
         self._resting = Resting()
         self._parked = Choice("silent")  # what was said when nobody rode last
+        self._runs = PlainRuns()
 
     # ------------------------------------------------------------------ choosing
 
@@ -227,6 +204,26 @@ class Policy:
         """Seconds that a token at `depth` adds to the pass."""
         context = self._now.context
         return self.costs.of(depth + 2, context) - self.costs.of(depth + 1, context)
+
+    def plain_next(self, context: int) -> bool:
+        """Whether the next round is expected to be plain, so that it may be launched before this one is read.
+
+        Rounds of rest and of the meter are known beforehand; a probe that is due is waited for.
+        """
+        if self._now.pinned is not None or not self.costs.known:
+            return False
+        if (self.chosen.what == "rest" and self._resting.left) or self.meter.due(self._plain_cost(context), context):
+            return True
+        due = any(arm.wait + 1 >= arm.gap and not arm.dear for arm in self._arms.values())
+        return self._runs.go_on and not self.chosen.tokens and not due
+
+    def missed(self) -> None:
+        """A draft was wanted in a round that was launched as a plain one; a probe is made in the next round."""
+        if self.chosen.what == "probe":
+            arm = self._arm(self.chosen.name)
+            arm.wait = arm.gap = max(PROBE_FIRST, arm.gap // 2)
+        self.chosen = self._parked
+        self._runs.missed()
 
     def off(self) -> None:
         """A round without any drafter begins."""
@@ -309,7 +306,7 @@ class Policy:
             first, each = self.costs.drafting(one.name).line()
             often = arm.offered
         else:
-            most = min(one.most, len(one.offer.depths))
+            most = min(one.most, len(one.offer))
             chances = self._offered(one.offer, arm, most)
             first, each, often = 0.0, 0.0, 1.0
         lengths = list(enumerate(chances, 1))
@@ -332,20 +329,19 @@ class Policy:
                 depth += 1
             yield expected
 
-    def _offered(self, offer: Offer, arm: _Arm, most: int) -> Iterator[float]:
+    def _offered(self, offer: DraftTree, arm: _Arm, most: int) -> Iterator[float]:
         """Tokens that the first 1, 2, … `most` nodes of an offer get accepted."""
-        rates = arm.acceptance.rates(self._now.phase, max(offer.depths) + 1)
-        believe, sure, parents = arm.calibrated.believe, offer.confidence, offer.parents
+        rates = arm.acceptance.rates(self._now.phase, offer.depth)
+        believe, sure, chain = arm.calibrated.believe, offer.confidences, offer.parents is None
         chances: list[float] = []
         expected = 0.0
         for node in range(most):
-            depth = offer.depths[node]
-            above = (node - 1) if parents is None else parents[node]
+            depth, above = offer.depths[node], offer.above[node]
             chance = chances[above] if above >= 0 else 1.0
             if chance > FAINT:
                 base = rates[depth]
                 chance *= base if sure is None else believe(depth, sure[node], base)
-            elif parents is None and node:  # nor is anything behind it
+            elif chain and node:  # nor is anything behind it
                 return
             expected += chance
             chances.append(chance)
@@ -374,7 +370,8 @@ class Policy:
                 further = min(one.most, next((k for k in LADDER if k > choice.tokens), choice.tokens))
                 choice = self._at(one, further)
             spent = self._lost(choice, rate) + one.behind * self.costs.drafting(one.name).behind + self._probed
-            if not arm.won and spent > SHARE * self._decoded + ALLOWANCE * self.costs.of(1):
+            arm.dear = not arm.won and spent > SHARE * self._decoded + ALLOWANCE * self.costs.of(1)
+            if arm.dear:
                 continue
             arm.wait, arm.gap = 0, min(arm.gap * 2, PROBE_LAST)
             self._rate = rate
@@ -398,6 +395,8 @@ class Policy:
     def learn(self, made: Outcome) -> None:
         """One round, as `chosen` wanted it."""
         chosen, rest = self.chosen, made.rest
+        if chosen.what != "probe":
+            self._runs.add(plain=not (made.proposed or chosen.tokens))
         self._decoded += made.drafting + rest
         self.costs.saw(made.proposed + 1, rest, made.context)
         if made.proposed:

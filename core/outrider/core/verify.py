@@ -23,7 +23,7 @@ from .noise import Noise
 from .prompting import PLAIN, Answered, Prompting, Quiet, parting
 from .protocol import BenchPrompt, DrafterChoice, Generate, Message, Notice, Progress, Report, Sampling, Verify
 from .registry import Rider
-from .rounds import Round
+from .round_result import RoundResult
 from .sample import Sampler
 from .trial import usual
 from .verify_chat import TOKENS, TURNS, Asked, ChatTally
@@ -312,7 +312,7 @@ class _Job:
         model, at, gaps = self._engine.model, len(place.prefix), list[float | None]()
         assert model is not None
 
-        def watch(done: Round, sampler: Sampler) -> None:
+        def watch(done: RoundResult, sampler: Sampler) -> None:
             first = len(model.talk.tokens) - len(done.tokens) - len(place.order.ids)
             if first <= at < first + len(done.tokens):
                 path = done.tokens[: at - first]
