@@ -57,7 +57,7 @@ class Accepted:
         """From lists: the nodes that stay, and one more token than these."""
         return Accepted(
             torch.tensor([len(nodes)]),
-            torch.tensor([0, *(node + 1 for node in nodes)]),
+            torch.tensor([0, *[node + 1 for node in nodes]]),
             torch.tensor(tokens),
             None if choices is None else torch.tensor(choices),
         )
@@ -139,22 +139,22 @@ def match(
     if chosen is None and sampler.greedy:
         chosen = greedy_rows(logits).tolist()
 
-    def choice(node: int, path: list[int]) -> int:
-        if chosen is not None:
-            return chosen[node + 1]
-        return sampler.token(logits[node + 1], position + len(path), [draft.ids[above] for above in path])
-
-    path, fresh = [], [choice(-1, [])]
-    while True:
-        below = draft.children[path[-1] + 1 if path else 0]
-        node = next((child for child in below if draft.ids[child] == fresh[-1]), None)
-        if node is None:
+    ids, children = draft.ids, draft.children
+    path, fresh, row = list[int](), list[int](), 0
+    while True:  # `row` holds
+        token = sampler.token(logits[row], position + len(path), fresh) if chosen is None else chosen[row]
+        fresh.append(token)
+        for child in children[row]:
+            if ids[child] == token:
+                break
+        else:
             break
-        path.append(node)
-        fresh.append(choice(node, path))
-    if not choices:
-        return Accepted.of(path, fresh)
-    return Accepted.of(path, fresh, [choice(node, draft.path(node)) for node in range(-1, len(draft))])
+        path.append(child)
+        row = child + 1
+    if choices and chosen is None:
+        above = [[ids[node] for node in draft.path(node)] for node in range(-1, len(ids))]
+        chosen = [sampler.token(logits[at], position + len(way), way) for at, way in enumerate(above)]
+    return Accepted.of(path, fresh, chosen if choices else None)
 
 
 def rejection(logits: Tensor, draft: DraftTree, sampler: Sampler, position: int, chance: Chance) -> Accepted:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from operator import lt
 
 from .draft_tree import DraftTree
 from .drafting import Shape, Step
@@ -36,7 +38,7 @@ def flaw(draft: DraftTree, budget: int, shape: Shape, vocab: int) -> str | None:
     if draft.parents is not None:
         if draft.parents.is_floating_point() or draft.parents.shape != (n,):
             return "something that is no list of parents"
-        if any(not -1 <= parent < index for index, parent in enumerate(draft.above)):
+        if n and not (min(draft.above) >= -1 and all(map(lt, draft.above, range(n)))):
             return "a tree whose parents do not come before their children"
     if draft.probs is None and draft.confidence is None:
         return None
@@ -56,6 +58,7 @@ def _flaw_of_chances(draft: DraftTree, n: int, vocab: int) -> str | None:
     if draft.confidence is not None:
         if draft.confidence.shape != (n,) or not draft.confidence.is_floating_point():
             return "a confidence of another shape than its tokens"
-        if not all(0 <= chance <= 1 for chance in draft.confidences or ()):
+        chances = draft.confidences or [0.0]
+        if math.isnan(sum(chances)) or not 0 <= min(chances) <= max(chances) <= 1:
             return "a confidence that is no chance"
     return None

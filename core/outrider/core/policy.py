@@ -8,8 +8,9 @@ Letters: `K` draft tokens, `j` depth, `W` = K + 1 rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Literal
 
 from .acceptance import KEEP, Acceptance, DrafterRecord
@@ -33,6 +34,7 @@ FAR, AWAY = 0.92, 8  # promise below which a drafter that works for its drafts i
 KNOWN = 12  # drafts behind which a drafter that promises a clear loss in all kinds of text need not be loaded
 SURE = 50  # verified positions from which a drafter may end its own drafts by its confidence
 
+_GAIN = attrgetter("gain")
 NONE = "none"
 ALONE = ("meter", "first", "rest", "off")  # rounds in which no drafter is asked
 What = Literal["ride", "pinned", "probe", "parked", "silent", "meter", "first", "rest", "off"]
@@ -232,7 +234,7 @@ class Policy:
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
         """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
         able = [self._at(one, one.most) for one in candidates if one.most > 0]
-        return max(able, key=lambda choice: choice.expected, default=Choice("silent"))
+        return max(able, key=attrgetter("expected"), default=Choice("silent"))
 
     def pays(self, name: str, most: int = LADDER[5]) -> bool:
         """Whether a drafter may be worth its time, by all that is known; True until enough is."""
@@ -255,12 +257,12 @@ class Policy:
         return None if arm is None or not arm.wait else max(1, arm.gap - arm.wait)
 
     def _pinned(self, able: Sequence[Candidate], tokens: int) -> Choice:
-        best = max((self._at(one, min(tokens, one.most)) for one in able), key=lambda choice: choice.gain)
+        best = max((self._at(one, min(tokens, one.most)) for one in able), key=_GAIN)
         return replace(best, what="pinned")
 
     def _free(self, able: Sequence[Candidate]) -> Choice:
         made = [self._best(one) for one in able]
-        best = max(made, key=lambda choice: choice.gain)
+        best = max(made, key=_GAIN)
         plain = self.costs.of(1, self._now.context)
         good = not self._now.park or best.gain >= (STAY if self._riding else MARGIN)
         rate = (best.gain if good else 1.0) / plain
@@ -284,7 +286,7 @@ class Policy:
     def _best(self, one: Candidate) -> Choice:
         """The length with the best rate; the shorter of equal ones."""
         arm = self._arm(one.name)
-        best = max(self._lengths(one, arm), key=lambda choice: choice.gain)
+        best = max(self._lengths(one, arm), key=_GAIN)
         line = one.most if one.line is None else one.line
         if one.offer is None and arm.confident >= SURE and best.tokens <= line:  # it ends its drafts by itself
             most = min(self._frontier(one, arm), line)
@@ -294,9 +296,9 @@ class Policy:
     def _at(self, one: Candidate, tokens: int) -> Choice:
         """So many tokens, or what is nearest to that."""
         arm = self._arm(one.name)
-        return list(self._lengths(replace(one, most=tokens), arm, only=True))[-1]
+        return self._lengths(replace(one, most=tokens), arm, only=True)[-1]
 
-    def _lengths(self, one: Candidate, arm: _Arm, *, only: bool = False) -> Iterator[Choice]:
+    def _lengths(self, one: Candidate, arm: _Arm, *, only: bool = False) -> list[Choice]:
         """Every length of the ladder with what it promises, and the longest; `only` that one."""
         context = self._now.context
         plain, late = self.costs.of(1, context), one.behind * self.costs.drafting(one.name).behind / self._answer
@@ -306,46 +308,49 @@ class Policy:
             first, each = self.costs.drafting(one.name).line()
             often = arm.offered
         else:
-            most = min(one.most, len(one.offer))
+            most = min(one.most, len(one.offer.ids))
             chances = self._offered(one.offer, arm, most)
             first, each, often = 0.0, 0.0, 1.0
-        lengths = list(enumerate(chances, 1))
-        for tokens, expected in [(most, lengths[-1][1])] if only else lengths:
+        found = list[Choice]()
+        for tokens, expected in [(most, chances[-1])] if only else enumerate(chances, 1):
             if tokens not in LADDER and tokens != most:
                 continue
             seconds = often * self.costs.of(tokens + 1, context) + (1 - often) * plain + first + each * tokens
             mean = 1 + often * expected
             seconds += late * mean
-            yield Choice("ride", one.name, tokens, mean, seconds, mean * plain / seconds)
+            found.append(Choice("ride", one.name, tokens, mean, seconds, mean * plain / seconds))
+        return found
 
-    def _usual(self, one: Candidate, arm: _Arm, most: int) -> Iterator[float]:
+    def _usual(self, one: Candidate, arm: _Arm, most: int) -> list[float]:
         """Tokens that drafts of 1, 2, … `most` nodes get accepted, by the counts alone."""
         rates = arm.acceptance.rates(self._now.phase, most)
-        survival, expected, depth = 1.0, 0.0, 0
+        survival, expected, depth, found = 1.0, 0.0, 0, list[float]()
         for nodes in range(1, most + 1):
             if nodes * arm.slim > depth:
                 survival *= rates[depth]
                 expected += survival
                 depth += 1
-            yield expected
+            found.append(expected)
+        return found
 
-    def _offered(self, offer: DraftTree, arm: _Arm, most: int) -> Iterator[float]:
+    def _offered(self, offer: DraftTree, arm: _Arm, most: int) -> list[float]:
         """Tokens that the first 1, 2, … `most` nodes of an offer get accepted."""
-        rates = arm.acceptance.rates(self._now.phase, offer.depth)
+        depths, parents = offer.depths, offer.above
+        rates = arm.acceptance.rates(self._now.phase, max(depths) + 1)
         believe, sure, chain = arm.calibrated.believe, offer.confidences, offer.parents is None
-        chances: list[float] = []
-        expected = 0.0
+        chances, found, expected = list[float](), list[float](), 0.0
         for node in range(most):
-            depth, above = offer.depths[node], offer.above[node]
+            depth, above = depths[node], parents[node]
             chance = chances[above] if above >= 0 else 1.0
             if chance > FAINT:
                 base = rates[depth]
                 chance *= base if sure is None else believe(depth, sure[node], base)
             elif chain and node:  # nor is anything behind it
-                return
+                break
             expected += chance
             chances.append(chance)
-            yield expected
+            found.append(expected)
+        return found
 
     def _frontier(self, one: Candidate, arm: _Arm) -> int:
         """Twice as far as the counts reach, and one further: a long draft is worth trying once the short ones are known."""
@@ -490,7 +495,6 @@ class Policy:
         arm.acceptance.learn(self._now.phase, depth, accepted)
 
     def _arm(self, name: str) -> _Arm:
-        arm = self._arms.get(name)
-        if arm is None:
-            arm = self._arms[name] = _Arm()
-        return arm
+        if name not in self._arms:
+            self._arms[name] = _Arm()
+        return self._arms[name]

@@ -376,21 +376,21 @@ class GuardedDrafter:
     def reset(self) -> None:
         """Forget the conversation."""
         self.known, self._states = 0, KnownStates()
-        self._call("reset", self._drafter.reset)
+        self._call("reset")
 
     def advance(self, step: Step) -> None:
         """Hand on what became true, nodes numbered as the drafter proposed them."""
         whole, self._whole = self._whole, None
         if whole is not None and (step.path.shape[0] or step.choices is not None):
             step = renumbered(step, *whole)
-        self._call("advance", self._drafter.advance, step)
+        self._call("advance", step)
         self.known = step.start + step.tokens.shape[0]
         self._states.add(step)
 
     def rewind(self, length: int) -> None:
         """Cut to `length` tokens, if it knows more."""
         if self.known > length:
-            self._call("rewind", self._drafter.rewind, length)
+            self._call("rewind", length)
             self.known = length
             self._states.cut(length)
 
@@ -406,7 +406,7 @@ class GuardedDrafter:
     def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
         """A checked draft, or None. `probs` of an untrusted drafter are dropped."""
         self._whole = None
-        made = self._call("propose", self._proposed, context, vocab)
+        made = self._call("propose", context, vocab)
         if made is None:
             return None
         draft, problem = made
@@ -432,15 +432,15 @@ class GuardedDrafter:
 
     def propose_device(self, nodes: int) -> Tensor | None:
         """Device form: `nodes` tokens [nodes], None after a failure."""
-        return self._call("propose_device", self._drafter.propose_device, nodes)  # type: ignore[attr-defined]
+        return self._call("propose_device", nodes)
 
     def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
         """Device form of `advance`; the host learns `known` when it reads the count."""
-        self._call("advance_device", self._drafter.advance_device, tokens, count, hidden)  # type: ignore[attr-defined]
+        self._call("advance_device", tokens, count, hidden)
 
     def fork(self, report: Callable[[str], None]) -> GuardedDrafter | None:
         """As `Rider`."""
-        made = self._call("fork", self._drafter.fork)
+        made = self._call("fork")
         if made is None:
             return None
         other = GuardedDrafter(self.name, made, self.trusted, report)
@@ -461,14 +461,15 @@ class GuardedDrafter:
                 raise
             self._report(f"The drafter {self.name} failed while closing: {words_of(error)}.")
 
-    def _call(self, phase: str, call: Callable[..., T], *arguments: object) -> T | None:
+    def _call(self, phase: str, *arguments: Any) -> Any:
+        """What a verb of the drafter gives; None after a failure."""
         if self.failed:
             return None
         try:
             if self.trusted:  # our own are not watched
-                return call(*arguments)
+                return (self._proposed if phase == "propose" else getattr(self._drafter, phase))(*arguments)
             with watching(self.name, phase, self._report, SLOW_CALL, self.trusted):
-                return call(*arguments)
+                return (self._proposed if phase == "propose" else getattr(self._drafter, phase))(*arguments)
         except BaseException as error:  # a plugin may raise anything; this is the isolation that keeps the answer going
             if is_interrupt(error):
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -28,23 +28,15 @@ class RoundResult:
     asked: int = 0  # draft tokens that were asked for
     late: bool = False  # a draft was wanted, but the plain pass had been launched already
 
-    @property
-    def proposed(self) -> int:
-        """Draft nodes that were verified."""
-        return len(self.draft)
+    proposed: int = field(init=False)  # draft nodes that were verified
+    accepted: int = field(init=False)  # those that stay
+    kinds: str = field(init=False)  # of the tokens: A for each accepted one, then P, or B behind a leaf, else C
 
-    @property
-    def accepted(self) -> int:
-        """Draft nodes that stay."""
-        return len(self.path)
-
-    @property
-    def kinds(self) -> str:
-        """Letters of the tokens: A for each accepted one, then P, or B behind a leaf, else C."""
-        if not len(self.draft):
-            return "P"
-        last = self.path[-1] if self.path else -1
-        return "A" * len(self.path) + ("C" if self.draft.children[last + 1] else "B")
+    def __post_init__(self) -> None:
+        self.proposed, self.accepted = len(self.draft.ids), len(self.path)
+        last = self.path[-1] + 1 if self.path else 0
+        end = "P" if not self.proposed else "C" if self.draft.children[last] else "B"
+        self.kinds = "A" * self.accepted + end
 
     @property
     def rows(self) -> list[int]:
