@@ -111,7 +111,7 @@ def test_an_interrupted_run_goes_on(home: Path) -> None:
     kept = {name: (run / name).read_bytes() for name in ("answers.jsonl", "log.jsonl")}
     begun = kept["log.jsonl"].count(b"\n")
     request = Train(id=1, order=TrainOrder(method="", folder="run"), resume=True)
-    done = run.run(Engine(), request, events.append, lambda: False)
+    done = training.run(Engine(), request, events.append, lambda: False)
     assert (done["method"], done["texts"], done["steps"]) == ("medusa", 24, 20) and 0 < begun < 20
     assert (run / "answers.jsonl").read_bytes() == kept["answers.jsonl"]
     log = (run / "log.jsonl").read_bytes()

@@ -20,9 +20,9 @@ from outrider.core.formats.quantized import Grouped, quantise
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.kernels.forms import linear
 from outrider.core.model.kernels.linear import Linear
-from outrider.core.model.lane import WIDTHS, Captured, Lane, Sheet
+from outrider.core.model.lane import WIDTHS, CapturedPass, DraftInputs, Lane
 from outrider.core.model.model import TargetModel
-from outrider.core.sampling.device import Knobs, choose, kind_of
+from outrider.core.sampling.device import SamplingTensors, kind_of
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.conversation import Conversation
@@ -116,14 +116,14 @@ def stand(target: TargetModel, length: int) -> Lane:
     return lane
 
 
-def passing(target: TargetModel, width: int) -> Captured:
+def passing(target: TargetModel, width: int) -> CapturedPass:
     """A captured pass of so many rows, without choice and commit, where the target stands."""
     lane = target.lane
     assert lane is not None
     end = lane.end(target.length, width)
 
-    def build() -> Captured:
-        made = Captured(Sheet.on(width, DEVICE, line=True))
+    def build() -> CapturedPass:
+        made = CapturedPass(DraftInputs.on(width, DEVICE, line=True))
         made.run = lambda: lane.body(made, end, ()) and None
         return made
 
@@ -174,7 +174,7 @@ def round_alone(target: TargetModel) -> float | None:
     """Milliseconds of the captured round of one row that the last answer used, with nothing between two."""
     lane = target.lane
     assert lane is not None
-    made = [some for key, some in lane._passes.items() if key[0] == "round" and some.sheet.rows.shape[1] == 1]
+    made = [some for key, some in lane._passes.items() if key[0] == "round" and some.inputs.rows.shape[1] == 1]
     if not made:
         return None
     stand(target, PROMPT)
@@ -210,12 +210,11 @@ def sampling(figures: Figures) -> None:
         logits = torch.randn(rows, 151_936 if GPU else 2000, device=DEVICE).to(DTYPE) * 3
         positions = torch.arange(5, 5 + rows, device=DEVICE)
         for name, settings in kinds.items():
-            knobs, kind = Knobs.on(DEVICE), kind_of(settings)
-            knobs.turn(settings, Noise(1))
+            tensors, kind = SamplingTensors.on(DEVICE), kind_of(settings)
+            tensors.set(settings, Noise(1))
             assert kind is not None
-            work = recorder.job(
-                lambda kn=knobs, k=kind, x=logits, p=positions: choose(x, p, kn, k, sure=False) and None
-            )
+            sampling = tensors.like(kind, sure=False)
+            work = recorder.job(lambda s=sampling, x=logits, p=positions: s.choose(x, p) and None)
             figures.setdefault(f"ms of {rows} rows", {})[name] = round(sustained(work), 4)
     assert recorder.trouble is None, recorder.trouble
 

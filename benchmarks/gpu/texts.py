@@ -10,13 +10,13 @@ import torch
 import toys
 from rig import DEVICE, GPU, Figures, capture
 
-from outrider.core.decode.rounds import Round
+from outrider.core.decode.round_result import RoundResult
 from outrider.core.drafting import Drafter, Step
 from outrider.core.model.capture import Capture
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.kernels.forms import Form
 from outrider.core.model.model import TargetModel
-from outrider.core.sampling.device import Knobs, choose, kind_of
+from outrider.core.sampling.device import SamplingTensors, kind_of
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
 from outrider.core.session.conversation import Conversation
@@ -158,7 +158,7 @@ def _rows(target: TargetModel, drafter: Drafter | None) -> tuple[list[int], dict
     target.rewind(0)
     talk = Conversation(target)
 
-    def watch(done: Round, sampler: Sampler) -> None:
+    def watch(done: RoundResult, sampler: Sampler) -> None:
         first = len(talk.tokens) - len(done.tokens)
         rows.update({first + index: done.logits[row].clone() for index, row in enumerate(done.rows)})
 
@@ -180,10 +180,10 @@ def noise_and_choices(figures: Figures) -> None:
         want = Sampler(settings, noise).chain(logits, 5).tolist()
         assert Sampler(settings, noise).chain(logits.to(DEVICE), 5).tolist() == want, name
         assert kind is not None
-        knobs = Knobs.on(DEVICE)
-        knobs.turn(settings, noise)
+        tensors = SamplingTensors.on(DEVICE)
+        tensors.set(settings, noise)
         positions = torch.arange(5, 13, device=DEVICE)
-        choice, sure = choose(logits.to(DEVICE), positions, knobs, kind, sure=True)
+        choice, sure = tensors.like(kind, sure=True).choose(logits.to(DEVICE), positions)
         assert bool(sure.all()), f"{name}: not sure"
         assert choice.tolist() == want, f"{name}: {choice.tolist()} on the device, {want} on the host"
     figures["settings"] = len(kinds)

@@ -27,7 +27,6 @@ from riding import Machine, Offered, Player, Trace
 
 from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
 from outrider.core.base.protocol import Step as Passed
-from outrider.core.decode.rounds import first_children
 from outrider.core.drafting import Context, Draft, Step, registry
 from outrider.core.session.engine import Engine
 from outrider.core.session.phases import Phases
@@ -109,14 +108,12 @@ def _offered(draft: Draft | None, truth: Sequence[int]) -> Offered:
     """The line of first children."""
     if draft is None:
         return Offered(0, 0)
-    count = draft.tokens.shape[0]
-    line = list(range(count)) if draft.parents is None else first_children(draft.parents.tolist())
-    tokens = [int(draft.tokens[node]) for node in line]
+    line = draft.line()
+    tokens = line.ids
     right = 0
     while right < min(len(tokens), len(truth)) and tokens[right] == truth[right]:
         right += 1
-    sure = None if draft.confidence is None else tuple(float(draft.confidence[node]) for node in line)
-    return Offered(len(tokens), right, sure)
+    return Offered(len(tokens), right, None if line.confidences is None else tuple(line.confidences))
 
 
 def play(paths: Sequence[Path]) -> None:

@@ -22,7 +22,7 @@ from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Context, Match, Step
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling import accept
-from outrider.core.sampling.accept import Guess
+from outrider.core.sampling.accept import NO_DRAFT
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
 from outrider.core.session.conversation import Conversation
@@ -375,10 +375,10 @@ def test_the_exact_law_of_two_tokens_under_rejection(home: Path, kind: str, conf
             prompt, 2, True, sampler.chain, sampler.distribution, lambda position, luck=luck: Forced(luck)
         )
         made = draft.propose(context)
-        guess = Guess([]) if made is None else Guess(made.tokens.tolist(), None, made.probs)
+        guess = made or NO_DRAFT
         lengths.add(len(guess))
-        verdict = accept.rejection(rows(tuple(guess.tokens)), guess, sampler, len(prompt), luck)
-        text = (*guess.names(verdict.path), verdict.token)[:2]
+        verdict = accept.rejection(rows(tuple(guess.ids)), guess, sampler, len(prompt), luck)
+        text = tuple(verdict.tokens.tolist())[:2]
         after = [1.0] if len(text) == 2 else sampler.distribution(rows(text)[-1]).tolist()
         for token, chance in enumerate(after):
             got[text if len(text) == 2 else (*text, token)] += luck.weight * chance

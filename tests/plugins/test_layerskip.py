@@ -17,7 +17,7 @@ import toys
 
 from outrider.core.base.errors import ModelError
 from outrider.core.base.protocol import DrafterChoice
-from outrider.core.decode.rounds import Round
+from outrider.core.decode.round_result import RoundResult
 from outrider.core.drafting import Context, Draft, Fit, ModelInfo, Needs, Step
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model.decoder import Decoder
@@ -97,7 +97,7 @@ class TestReference:
         def rounds(*, whole: bool) -> tuple[list[int], list[int]]:
             spent = list[int]()
 
-            def watch(done: Round, _: object) -> None:
+            def watch(done: RoundResult, _: object) -> None:
                 n, work = done.proposed, counted.work()
                 if done.draft_s:  # not the prompt
                     assert done.from_exit == (n > 0 and not whole)
@@ -159,10 +159,10 @@ def test_the_text_is_the_targets(settings: Settings) -> None:
 
 def test_a_draft_that_ends_early_leaves_no_layer_to_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its next token was looked at and not picked, so that all early layers have run, also where nothing was picked at all."""
-    counted, rounds = toys.Counted(monkeypatch), list[Round]()
+    counted, rounds = toys.Counted(monkeypatch), list[RoundResult]()
     target, wanted = toys.target(layers=4), [0, 2, 1, 0, 3, 0]
 
-    def watch(done: Round, _: object) -> None:
+    def watch(done: RoundResult, _: object) -> None:
         if rounds or done.draft_s:
             rounds.append(done)
             assert counted.work() == 4 * (1 + done.proposed)
@@ -203,7 +203,7 @@ def test_among_others_the_draft_that_is_verified_counts(
     monkeypatch.setattr(policy, "choose", choose)
     monkeypatch.setattr(policy, "begin", lambda *_, **__: True)
 
-    def watch(done: Round, _: object) -> None:
+    def watch(done: RoundResult, _: object) -> None:
         begun.setdefault(done.drafter, set()).add(done.from_exit)
 
     got = toys.answer(Conversation(target), PROMPT, composite, limit=90, policy=policy, watch=watch)

@@ -15,7 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from outrider.core.policy.policy import LADDER, Candidate, Choice, Offer, Outcome, Policy
+from toys import tree
+
+from outrider.core.policy.policy import LADDER, Candidate, Choice, Outcome, Policy
 from outrider.core.policy.shadows import Scored
 from outrider.core.session.composite import OPEN, WATCHED
 
@@ -176,7 +178,7 @@ class Player:
             if name in self.machine.drafters:
                 found.append(Candidate(name, most, block=self.machine.block))
             elif one.tokens and most:
-                offer = Offer(range(min(one.tokens, most)), None, one.confidence)
+                offer = tree(range(min(one.tokens, most)), confidence=one.confidence and one.confidence[:most])
                 found.append(Candidate(name, min(most, one.tokens), offer))
         return found
 

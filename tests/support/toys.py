@@ -28,6 +28,7 @@ from outrider.core.model.kernels.linear import Linear, Table
 from outrider.core.model.load import tables
 from outrider.core.model.model import SLACK, TargetModel
 from outrider.core.policy.policy import Policy
+from outrider.core.sampling.draft_tree import DraftTree
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.answer import Answer, Order
 from outrider.core.session.conversation import Conversation
@@ -190,6 +191,21 @@ def answer(
 
 
 # ---------------------------------------------------------------------------------------------------- drafters
+
+
+def tree(
+    tokens: Sequence[int],
+    parents: Sequence[int] | None = None,
+    probs: Tensor | None = None,
+    confidence: Sequence[float] | None = None,
+) -> DraftTree:
+    """A draft from lists."""
+    return DraftTree(
+        torch.tensor(list(tokens), dtype=torch.int64),
+        None if parents is None else torch.tensor(list(parents), dtype=torch.int64),
+        probs,
+        None if confidence is None else torch.tensor(list(confidence), dtype=torch.float64),
+    )
 
 
 class Knows(Stateless):

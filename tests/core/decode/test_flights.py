@@ -13,12 +13,15 @@ import toys
 from replay import Replay
 
 from outrider.core.base.protocol import DrafterChoice, Report, Step
-from outrider.core.drafting import Drafter
+from outrider.core.decode.flights import AsyncRounds
+from outrider.core.drafting import Context, Draft, Drafter, Needs, Shape, Stateless
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model.capture import Capture
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.policy.policy import Policy
 from outrider.core.sampling.sample import Settings
+from outrider.core.session.composite import Composite
 from outrider.core.session.conversation import Conversation
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
@@ -253,3 +256,84 @@ def test_rounds_tell_how_long_they_took(monkeypatch: pytest.MonkeyPatch) -> None
                 assert 0 <= done.advance_s <= seconds and 0 < done.total_s < 60
             rounds.close()
             target.rewind(0)
+
+
+# ---------------------------------------------------------------------------------------------------- auto
+
+
+class Silent(Stateless):
+    """Never proposes."""
+
+    free = True
+
+
+class Sometimes(Stateless):
+    """Knows the text, and proposes only where one in `every` tokens comes next."""
+
+    free = True
+    shape = Shape(8, 8)
+
+    def __init__(self, truth: list[int], every: int) -> None:
+        self.truth, self.every = truth, every
+
+    def propose(self, context: Context) -> Draft | None:
+        done = len(context.tokens) - len(PROMPT)
+        return None if done % self.every else Draft(torch.tensor(self.truth[done : done + min(4, context.nodes)]))
+
+
+class Stepwise(Stateless):
+    """Asked for drafts that cost something, and never right."""
+
+    needs = Needs(hidden=(1,))
+    shape = Shape(4, 4)
+
+    def propose(self, context: Context) -> Draft | None:
+        return Draft(torch.tensor([47] * min(4, context.nodes)))
+
+
+def auto(
+    monkeypatch: pytest.MonkeyPatch, parts: list[Drafter], settings: Settings, limit: int = 200
+) -> tuple[Report, float, int]:
+    """An answer under `auto`; of its plain rounds the share that was launched while another was in flight, and their number."""
+    ahead: list[bool] = []
+    run = AsyncRounds._run
+
+    def counted(self: AsyncRounds, captured: Any, draft: Any, asked: int, *rest: Any) -> Any:
+        if not asked:
+            ahead.append(bool(self))
+        return run(self, captured, draft, asked, *rest)
+
+    monkeypatch.setattr(AsyncRounds, "_run", counted)
+    policy = Policy()
+    for rows in (1, 2, 4, 8, 17, 33):
+        policy.calibrate(rows, 5e-4 + 5e-4 * rows)  # less than is measured, so that no probe wins
+    monkeypatch.setattr(policy.costs, "saw", lambda rows, seconds, context: None)
+    riders = [toys.guard(part, name=f"part {number}") for number, part in enumerate(parts)]
+    made = toys.answer(
+        Conversation(flying()),
+        PROMPT,
+        {"auto": Composite(riders, policy)},
+        settings=settings,
+        limit=limit,
+        policy=policy,
+        tokens=None,
+    )
+    assert not any(rider.failed for rider in riders)
+    return made, sum(ahead) / max(1, len(ahead)), len(ahead)
+
+
+@pytest.mark.parametrize("settings", [toys.GREEDY, SETTINGS["filtered"]], ids=["greedy", "T=0.8"])
+@pytest.mark.parametrize("kind", ["silent", "losing", "sometimes"])
+def test_auto_launches_plain_rounds_ahead(monkeypatch: pytest.MonkeyPatch, settings: Settings, kind: str) -> None:
+    want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings, limit=200).token_ids
+    parts: dict[str, list[Drafter]] = {
+        "silent": [Silent(), Silent()],
+        "losing": [Silent(), Stepwise()],
+        "sometimes": [Sometimes(want, 5), Silent()],
+    }
+    got, share, rounds = auto(monkeypatch, parts[kind], settings)
+    assert got.token_ids == want
+    if kind == "sometimes":  # a draft that comes too late costs more than was won, so that is rare
+        assert got.accepted > 80 and share < 0.5
+    else:
+        assert rounds > 150 and share >= 0.95

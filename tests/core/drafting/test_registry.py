@@ -12,7 +12,7 @@ import torch
 import toys
 
 from outrider.core.base.errors import DrafterError
-from outrider.core.decode.rounds import Rounds, guess_of
+from outrider.core.decode.rounds import Rounds
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Stateless, registry
 from outrider.core.drafting.read_only import Tokens, read_only
 from outrider.core.sampling.noise import Noise
@@ -199,12 +199,11 @@ def test_confidence_reaches_the_round_that_verified_the_draft() -> None:
     target.commit(len(PROMPT) - 1)
     rounds = Rounds(target, list(PROMPT), Sampler(toys.GREEDY, Noise(1)))
     done = rounds.run(toys.guard(Proposes(tree)), 4)
-    assert done.confidence == held.tolist()
-    guess, nodes = guess_of(tree, trees=False)
-    assert guess.confidence == [held[node].item() for node in nodes]
-    assert nodes == [0, 2, 3]
-    assert rounds.run(toys.guard(toys.Anything()), 4).confidence is None
-    assert rounds.run(None, 0).confidence is None
+    assert done.draft.confidences == held.tolist()
+    line = toys.guard(Proposes(tree)).propose(rounds.draft_context(toys.guard(toys.Anything()), 4), 48, trees=False)
+    assert line is not None and line.confidences == [held[node].item() for node in (0, 2, 3)]
+    assert rounds.run(toys.guard(toys.Anything()), 4).draft.confidences is None
+    assert rounds.run(None, 0).draft.confidences is None
 
 
 def test_an_empty_draft_is_a_plain_pass() -> None:

@@ -13,7 +13,7 @@ import toys
 from replay import Replay
 from torch import Tensor
 
-from outrider.core.decode.rounds import Round
+from outrider.core.decode.round_result import RoundResult
 from outrider.core.drafting import Drafter
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model import exact
@@ -94,7 +94,7 @@ def answered(talk: Conversation, ids: list[int], drafter: Drafter | None, **more
     """The text of an answer, and the rows behind it."""
     rows: Rows = {}
 
-    def watch(done: Round, sampler: Sampler) -> None:
+    def watch(done: RoundResult, sampler: Sampler) -> None:
         first = len(talk.tokens) - len(done.tokens)
         rows.update({first + index: done.logits[row].clone() for index, row in enumerate(done.rows)})
 

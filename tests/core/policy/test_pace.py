@@ -6,9 +6,9 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from toys import tree
 
 from outrider.core.policy.pace import FIRST, PROBE_FIRST, TRIED, Pace, width
-from outrider.core.sampling.accept import Guess
 
 Cost = Callable[[int], float]
 
@@ -100,27 +100,27 @@ def test_of_free_drafts_the_likeliest_tokens_are_verified() -> None:
     for _ in range(60):
         judged(pace, 4, (0.95,) * 4, 1)
         judged(pace, 0, (0.1,) * 4, 1)
-    copied, made = Guess([1] * 4, confidence=[0.95] * 4), Guess([2] * 4, confidence=[0.1] * 4)
+    copied, made = tree([1] * 4, confidence=[0.95] * 4), tree([2] * 4, confidence=[0.1] * 4)
     assert pace.kept(2, [("toy", copied), ("toy", made)]) == [4, 0]
     assert pace.kept(2, [("toy", made), ("toy", copied)]) == [0, 4]
 
 
 def test_free_drafts_are_whole_where_rows_are_free() -> None:
     pace = Pace({1: 0.02, 17: 0.02})
-    assert pace.kept(2, [("toy", Guess([1] * 8)), ("toy", Guess([]))]) == [8, 0]
+    assert pace.kept(2, [("toy", tree([1] * 8)), ("toy", tree([]))]) == [8, 0]
 
 
 def test_of_a_tree_every_node_has_the_chance_of_its_branch() -> None:
     pace = Pace({1: 0.020, 17: 0.020 + 0.004 * 16})
     judged(pace, 1, (0.9, 0.2))
-    chances = pace._chances("toy", Guess([1, 2, 3], [-1, -1, 0]))
+    chances = pace._chances("toy", tree([1, 2, 3], [-1, -1, 0]))
     assert chances[0] == chances[1] > chances[2]
 
 
 def test_free_drafts_that_do_not_pay_are_tried_ever_more_rarely() -> None:
     pace = Pace({1: 0.001, 17: 0.017})
     judged(pace, 0, (0.5,) * 4)
-    tries = [at for at in range(400) if pace.kept(8, [("toy", Guess([1] * 8, confidence=[0.5] * 8))])[0]]
+    tries = [at for at in range(400) if pace.kept(8, [("toy", tree([1] * 8, confidence=[0.5] * 8))])[0]]
     late = [later - sooner for sooner, later in pairwise(tries)]
     assert tries[0] == PROBE_FIRST - 1 and late == sorted(late) and len(tries) < 8
 

@@ -8,14 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from toys import tree
 
 from outrider.core.base.protocol import DrafterChoice, DrafterRow
 from outrider.core.policy.acceptance import ALL, PRIOR, TRUST, Acceptance
 from outrider.core.policy.costs import Costs, Drafting
 from outrider.core.policy.metering import EVERY, LEARNING, LEAST, MOVED
-from outrider.core.policy.policy import AWAY, KNOWN, LADDER, MARGIN, PROBE_FIRST, Candidate, Offer, Outcome, Policy
+from outrider.core.policy.policy import AWAY, KNOWN, LADDER, MARGIN, PROBE_FIRST, Candidate, Outcome, Policy
 from outrider.core.policy.shadows import Scored
 from outrider.core.policy.why import AGAIN, Telling, measured, words
+from outrider.core.sampling.draft_tree import DraftTree
 from outrider.core.session.engine import Engine
 from outrider.core.session.failures import Failures
 
@@ -50,8 +52,8 @@ def ride(
     return lengths
 
 
-def offer(tokens: int, *sure: float) -> Offer:
-    return Offer(range(tokens), None, sure or None)
+def offer(tokens: int, *sure: float) -> DraftTree:
+    return tree(range(tokens), confidence=sure or None)
 
 
 # ---------------------------------------------------------------------------------------------------- choosing
@@ -137,7 +139,7 @@ def test_an_offer_is_cut_where_it_is_not_sure_any_more() -> None:
     for _ in range(400):  # the first half of an offer is right, and the drafter knows
         policy.heard("d", Scored(8, 4 if luck.random() < 0.9 else 0), [0.95] * 4 + [0.05] * 4)
     policy.begin("prose", 0)
-    choice = policy.choose([Candidate("d", 8, Offer(range(8), None, [0.95] * 4 + [0.05] * 4))])
+    choice = policy.choose([Candidate("d", 8, tree(range(8), confidence=[0.95] * 4 + [0.05] * 4))])
     assert choice.tokens == 4
 
 
@@ -146,9 +148,9 @@ def test_a_tree_counts_every_branch() -> None:
     for _ in range(30):
         policy.heard("d", Scored(2, 1), None)
     policy.begin("prose", 0)
-    chain = policy.choose([Candidate("d", 2, Offer((0, 1)))])
-    tree = policy.choose([Candidate("d", 2, Offer((0, 0), (-1, -1)))])
-    assert tree.expected > chain.expected
+    chain = policy.choose([Candidate("d", 2, tree((0, 1)))])
+    bushy = policy.choose([Candidate("d", 2, tree((0, 0), (-1, -1)))])
+    assert bushy.expected > chain.expected
 
 
 def test_drafting_stops_where_a_token_costs_more_than_it_promises() -> None:

@@ -3,8 +3,9 @@
 import random
 
 import pytest
+from toys import tree
 
-from outrider.core.policy.policy import Candidate, Offer, Outcome, Policy
+from outrider.core.policy.policy import Candidate, Outcome, Policy
 from outrider.core.policy.resting import KNOWN, LOOK, NAP, STALE, Resting
 
 PLAIN = 0.010
@@ -90,7 +91,7 @@ def losing(policy: Policy, phase: str, rounds: int, *, park: bool = True) -> lis
     for _ in range(rounds):
         asked = policy.begin(phase, 100, park=park)
         if asked:
-            policy.choose([Candidate("suffix", 4, Offer(range(4)))])
+            policy.choose([Candidate("suffix", 4, tree(range(4)))])
         chosen.append(policy.chosen.what)
         drafted = policy.chosen.tokens
         policy.learn(Outcome("suffix" if drafted else "none", drafted, 0, 0.001 * asked, PLAIN))

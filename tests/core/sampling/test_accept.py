@@ -10,18 +10,20 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import pytest
 import torch
 from luck import Luck
 from torch import Tensor
+from toys import tree
 
 from outrider.core.drafting import Context
 from outrider.core.drafting.chain import Picks
 from outrider.core.sampling import accept
-from outrider.core.sampling.accept import Guess
+from outrider.core.sampling.accept import Accepted
+from outrider.core.sampling.draft_tree import DraftTree
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
 
@@ -36,7 +38,7 @@ def law(seed: int, prefix: tuple[int, ...]) -> Tensor:
     return torch.randn(V, generator=g, dtype=torch.float64) * 1.5
 
 
-Proposer = Callable[[Luck, tuple[int, ...], Sampler], Guess]
+Proposer = Callable[[Luck, tuple[int, ...], Sampler], DraftTree]
 
 
 def emitted_law(propose: Proposer, settings: Settings) -> dict[tuple[int, ...], float]:
@@ -48,9 +50,11 @@ def emitted_law(propose: Proposer, settings: Settings) -> dict[tuple[int, ...], 
             sampler = Sampler(settings, Noise(0))
             sampler.commit(text)
             guess = propose(luck, text, sampler)
-            rows = [law(1, (*text, *guess.names(guess.path(node)))) for node in range(-1, len(guess))]
+            rows = [
+                law(1, (*text, *(guess.ids[above] for above in guess.path(node)))) for node in range(-1, len(guess))
+            ]
             verdict = accept.rejection(torch.stack(rows), guess, sampler, len(text), luck)
-            text = (*text, *guess.names(verdict.path), verdict.token)
+            text = (*text, *verdict.tokens.tolist())
         total[text[:DEPTH]] += luck.weight
     return total
 
@@ -75,14 +79,14 @@ def error(propose: Proposer, settings: Settings = PLAIN) -> float:
 def drawn(q: Callable[[tuple[int, ...], Sampler], Tensor], length: int, keep: bool = True) -> Proposer:
     """A chain of `length` tokens, each drawn from q; `probs` told if `keep`."""
 
-    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> DraftTree:
         path: list[int] = []
         laws = []
         for _ in range(length):
             row = q((*text, *path), sampler)
             laws.append(row)
             path.append(luck.draw("draft", len(text) + len(path), row))
-        return Guess(path, None, torch.stack(laws) if keep else None)
+        return tree(path, None, torch.stack(laws) if keep else None)
 
     return propose
 
@@ -95,27 +99,31 @@ def same_model(prefix: tuple[int, ...], sampler: Sampler) -> Tensor:
     return sampler.distribution(law(1, prefix))
 
 
+def nodes(accepted: Accepted) -> list[int]:
+    return [row - 1 for row in accepted.path[1 : 1 + int(accepted.count)].tolist()]
+
+
 def fixed(*tokens: int) -> Proposer:
-    return lambda luck, text, sampler: Guess(tokens)
+    return lambda luck, text, sampler: tree(tokens)
 
 
-def copies(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
+def copies(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> DraftTree:
     """Depends on the text, like prompt lookup, and is sometimes silent."""
-    return Guess([text[-1], text[0]] if text else [])
+    return tree([text[-1], text[0]] if text else [])
 
 
 def static(parents: Sequence[int], tokens: Sequence[int]) -> Proposer:
     """A tree whose tokens do not depend on anything."""
-    return lambda luck, text, sampler: Guess(tokens, parents)
+    return lambda luck, text, sampler: tree(tokens, parents)
 
 
-def dynamic(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
+def dynamic(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> DraftTree:
     """A tree of the likeliest tokens of another model; its form depends on what that model thinks."""
     q = other_model(text, sampler)
     best = q.argsort(descending=True).tolist()
     if float(q[best[0]]) > 0.6:
-        return Guess([best[0], other_best(text, best[0], sampler), best[1]], [-1, 0, -1])
-    return Guess([best[0], best[1], other_best(text, best[1], sampler)], [-1, -1, 1])
+        return tree([best[0], other_best(text, best[0], sampler), best[1]], [-1, 0, -1])
+    return tree([best[0], best[1], other_best(text, best[1], sampler)], [-1, -1, 1])
 
 
 def other_best(text: tuple[int, ...], token: int, sampler: Sampler) -> int:
@@ -125,20 +133,20 @@ def other_best(text: tuple[int, ...], token: int, sampler: Sampler) -> int:
 def siblings(replaced: bool, keep: bool = True) -> Proposer:
     """Two children of the root and one below the second, all drawn from another model, its laws told."""
 
-    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> DraftTree:
         first_law = other_model(text, sampler)
         first = luck.draw("draft", len(text), first_law)
         second_law = first_law.clone()
         if not replaced:
             second_law[first] = 0
             if not bool(second_law.any()):  # nothing is left: one child only
-                return Guess([first], None, first_law[None] if keep else None)
+                return tree([first], None, first_law[None] if keep else None)
             second_law /= second_law.sum()
         second = luck.draw("draft", len(text), second_law)
         third_law = other_model((*text, second), sampler)
         third = luck.draw("draft", len(text) + 1, third_law)
         laws = torch.stack((first_law, second_law, third_law))
-        return Guess([first, second, third], [-1, -1, 1], laws if keep else None)
+        return tree([first, second, third], [-1, -1, 1], laws if keep else None)
 
     return propose
 
@@ -150,7 +158,7 @@ def grown(keep: bool = True) -> Proposer:
     model is sure enough there.
     """
 
-    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> DraftTree:
         tokens: list[int] = []
         parents: list[int] = []
         laws: list[Tensor] = []
@@ -172,19 +180,19 @@ def grown(keep: bool = True) -> Proposer:
             below = other_model((*text, tokens[child]), sampler)
             if float(below.max()) > 0.5:
                 add(child, below)
-        return Guess(tokens, parents, torch.stack(laws) if keep else None)
+        return tree(tokens, parents, torch.stack(laws) if keep else None)
 
     return propose
 
 
-def pruned(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
+def pruned(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> DraftTree:
     """The same tree without the leaf that turned out less likely: it is kept for its value, so its law is another one."""
     whole = grown()(luck, text, sampler)
     assert whole.probs is not None
     last = len(whole) - 1
-    unlikely = float(whole.probs[last][whole.tokens[last]]) < 0.5
+    unlikely = float(whole.probs[last][whole.ids[last]]) < 0.5
     end = last if unlikely else len(whole)
-    return Guess(whole.tokens[:end], whole.parents[:end], whole.probs[:end])
+    return whole.first(end)
 
 
 @dataclass
@@ -201,7 +209,7 @@ class Drawn:
 def picked(go_on: Callable[[int, float], bool], *, keep: bool = True, lengths: set[int] | None = None) -> Proposer:
     """A chain of up to 2 tokens of another model, picked as drafters do, which ends where `go_on` says so."""
 
-    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> DraftTree:
         stream = partial(Drawn, luck)
         context = Context(text, 2, True, sampler.chain, sampler.distribution, stream, go_on)
         picks = Picks(context, 2)
@@ -211,9 +219,9 @@ def picked(go_on: Callable[[int, float], bool], *, keep: bool = True, lengths: s
         if lengths is not None:
             lengths.add(len(picks.path))
         if draft is None:
-            return Guess([])
+            return tree([])
         assert draft.confidence is not None and draft.confidence.shape == draft.tokens.shape
-        return Guess(draft.tokens.tolist(), None, draft.probs if keep else None)
+        return draft if keep else replace(draft, probs=None)
 
     return propose
 
@@ -274,11 +282,11 @@ def test_the_law_is_the_targets(propose: Proposer, settings: Settings) -> None:
 def trimmed(keep: bool) -> Proposer:
     """Draws two tokens but drops what follows a sampled 0 (itself included): kept nodes depend on their own values."""
 
-    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> DraftTree:
         whole = drawn(other_model, 2)(luck, text, sampler)
         assert whole.probs is not None
-        cut = whole.tokens.index(0) if 0 in whole.tokens else len(whole)
-        return Guess(whole.tokens[:cut], None, whole.probs[:cut] if keep else None)
+        cut = whole.ids.index(0) if 0 in whole.ids else len(whole)
+        return tree(whole.ids[:cut], None, whole.probs[:cut] if keep else None)
 
     return propose
 
@@ -303,12 +311,12 @@ def test_where_a_chain_stops_hangs_on_what_was_drawn() -> None:
 def test_a_chain_must_not_stop_by_what_was_drawn() -> None:
     """The same confidence, asked one token late: whether a token stays hangs on what is known only behind it."""
 
-    def late(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def late(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> DraftTree:
         whole = picked(lambda depth, confidence: True)(luck, text, sampler)
         assert whole.probs is not None
-        behind = [float(law(2, (*text, *whole.tokens[: depth + 1])).softmax(-1).max()) for depth in range(2)]
+        behind = [float(law(2, (*text, *whole.ids[: depth + 1])).softmax(-1).max()) for depth in range(2)]
         end = next((depth for depth in range(2) if not sure(depth, behind[depth])), 2)
-        return Guess(whole.tokens[:end], None, whole.probs[:end])
+        return whole.first(end)
 
     assert error(late) > 1e-3
 
@@ -320,7 +328,7 @@ def test_a_tree_must_not_be_pruned_by_its_values() -> None:
 def test_siblings_must_tell_the_law_that_the_earlier_ones_left() -> None:
     """Drawn without replacement but told as if with: the law moves, so this test can fail."""
 
-    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> DraftTree:
         guess = siblings(replaced=False)(luck, text, sampler)
         assert guess.probs is not None
         if len(guess) > 1:
@@ -333,9 +341,9 @@ def test_siblings_must_tell_the_law_that_the_earlier_ones_left() -> None:
 def lying(keep: bool) -> Proposer:
     """Draws from one law and tells another."""
 
-    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
-        tokens = drawn(other_model, 1)(luck, text, sampler).tokens
-        return Guess(tokens, None, torch.tensor([[0.8, 0.1, 0.1]], dtype=torch.float64) if keep else None)
+    def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> DraftTree:
+        tokens = drawn(other_model, 1)(luck, text, sampler).ids
+        return tree(tokens, None, torch.tensor([[0.8, 0.1, 0.1]], dtype=torch.float64) if keep else None)
 
     return propose
 
@@ -350,12 +358,13 @@ def test_match_walks_while_the_target_agrees() -> None:
     logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
     sampler = Sampler(settings, Noise(4))
     own = [sampler.token(row, 10 + i) for i, row in enumerate(logits)]
-    assert accept.match(logits, Guess(own[:4]), sampler, 10) == ([0, 1, 2, 3], own[4], None)
+    whole = accept.match(logits, tree(own[:4]), sampler, 10)
+    assert (nodes(whole), whole.tokens.tolist(), whole.choices) == ([0, 1, 2, 3], own, None)
     for wrong in range(4):
         draft = own[:4]
         draft[wrong] = (draft[wrong] + 1) % 40
-        verdict = accept.match(logits, Guess(draft), sampler, 10, choices=True)
-        assert (verdict.accepted, verdict.token) == (wrong, own[wrong])
+        verdict = accept.match(logits, tree(draft), sampler, 10, choices=True)
+        assert (int(verdict.count), verdict.tokens[-1]) == (wrong, own[wrong])
         assert verdict.choices is not None
         assert verdict.choices.tolist() == own
 
@@ -368,9 +377,9 @@ def test_match_draws_every_token_from_the_targets_law() -> None:
     for _ in range(n):
         sampler = next(sampler_for)
         rows = torch.stack([law(1, ()), law(1, (1,))])
-        verdict = accept.match(rows, Guess([1]), sampler, 0)
-        second = verdict.token if verdict.accepted else sampler.token(law(1, (verdict.token,)), 1)
-        first = 1 if verdict.accepted else verdict.token
+        verdict = accept.match(rows, tree([1]), sampler, 0)
+        first, *rest = verdict.tokens.tolist()
+        second = rest[0] if rest else sampler.token(law(1, (first,)), 1)
         counts[first, second] += 1
     sampler = Sampler(PLAIN, Noise(0))
     chi = 0.0
@@ -386,8 +395,8 @@ def test_match_walks_a_tree_to_the_child_that_the_target_names() -> None:
     parents = [-1, -1, 1, 1, 3]  # the target's path: node 1, then 3
     own = [sampler.token(logits[0], 10), sampler.token(logits[2], 11), sampler.token(logits[4], 12)]
     tokens = [(own[0] + 1) % 40, own[0], (own[1] + 1) % 40, own[1], (own[2] + 1) % 40]
-    verdict = accept.match(logits, Guess(tokens, parents), sampler, 10, choices=True)
-    assert (verdict.path, verdict.token) == ([1, 3], own[2])
+    verdict = accept.match(logits, tree(tokens, parents), sampler, 10, choices=True)
+    assert (nodes(verdict), verdict.tokens[-1]) == ([1, 3], own[2])
     assert verdict.choices is not None
     depths = [10, 11, 11, 12, 12, 13]
     assert verdict.choices.tolist() == [sampler.token(row, at) for row, at in zip(logits, depths, strict=True)]
@@ -396,10 +405,10 @@ def test_match_walks_a_tree_to_the_child_that_the_target_names() -> None:
 def test_typical_keeps_the_longest_likely_path_and_is_greedy_when_cold() -> None:
     """Entropy 0.33 asks for more than 0.09, the smaller of the two bounds; an unlikely token ends its branch."""
     rows = torch.log(torch.tensor([[0.9, 0.1 - 1e-6, 1e-6], [0.5, 0.45, 0.05], [0.2, 0.2, 0.6], [1 / 3] * 3]))
-    guess = Guess([1, 2, 0], [-1, 0, -1])
+    guess = tree([1, 2, 0], [-1, 0, -1])
     warm = Sampler(PLAIN, Noise(1))
-    assert accept.typical(rows, guess, warm, 0).path == [0]  # 0.1 is enough, 0.05 is not; as long as [2], and first
-    longer = Guess([1, 1, 0], [-1, 0, -1])
-    assert accept.typical(rows, longer, warm, 0).path == [0, 1]
+    assert nodes(accept.typical(rows, guess, warm, 0)) == [0]  # 0.1 is enough, 0.05 is not; as long as [2], and first
+    longer = tree([1, 1, 0], [-1, 0, -1])
+    assert nodes(accept.typical(rows, longer, warm, 0)) == [0, 1]
     cold = Sampler(Settings(temperature=0), Noise(1))
-    assert accept.typical(rows, longer, cold, 0).path == [2]
+    assert nodes(accept.typical(rows, longer, cold, 0)) == [2]

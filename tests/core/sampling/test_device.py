@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from toys import tree
 
-from outrider.core.model.lane import Sheet
-from outrider.core.sampling import accept
-from outrider.core.sampling.device import Knobs, choose, keep, kind_of
+from outrider.core.model.lane import DraftInputs
+from outrider.core.sampling.accept import accept
+from outrider.core.sampling.device import SamplingTensors, kind_of
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
 
@@ -26,31 +27,31 @@ SETTINGS = [
 @pytest.mark.parametrize("sure", [True, False])
 def test_choices(settings: Settings, sure: bool) -> None:
     logits = torch.randn(9, 3000, generator=torch.Generator().manual_seed(1)) * 3
-    noise, knobs, kind = Noise(11), Knobs.on(CPU), kind_of(settings)
-    knobs.turn(settings, noise)
+    noise, tensors, kind = Noise(11), SamplingTensors.on(CPU), kind_of(settings)
+    tensors.set(settings, noise)
     assert kind is not None
-    ids, known = choose(logits, torch.arange(70, 79), knobs, kind, sure=sure)
-    assert ids.tolist() == Sampler(settings, noise).rows(logits, 70, torch.zeros(8, dtype=torch.int64)).tolist()
+    ids, known = tensors.like(kind, sure=sure).choose(logits, torch.arange(70, 79))
+    assert ids.tolist() == Sampler(settings, noise).chain(logits, 70).tolist()
     assert known.all()
 
 
 def test_what_a_pool_does_not_hold_is_not_sure() -> None:
-    settings, knobs = Settings(temperature=1.0, top_p=0.99), Knobs.on(CPU)
-    knobs.turn(settings, Noise(1))
+    settings, tensors = Settings(temperature=1.0, top_p=0.99), SamplingTensors.on(CPU)
+    tensors.set(settings, Noise(1))
     flat, steep = torch.zeros(5000), torch.zeros(5000).index_fill(0, torch.tensor([7]), 40.0)
-    _, known = choose(torch.stack((flat, steep)), torch.tensor([3, 4]), knobs, "filtered", sure=False)
+    _, known = tensors.like("filtered", sure=False).choose(torch.stack((flat, steep)), torch.tensor([3, 4]))
     assert known.tolist() == [False, True]
-    _, known = choose(torch.stack((flat, steep)), torch.tensor([3, 4]), knobs, "filtered", sure=True)
+    _, known = tensors.like("filtered", sure=True).choose(torch.stack((flat, steep)), torch.tensor([3, 4]))
     assert known.all()
 
 
-@pytest.mark.parametrize("kind", ["greedy", "whole", "filtered"])
+@pytest.mark.parametrize("kind", ["greedy", "whole", "top_k", "filtered"])
 def test_no_number_is_not_sure(kind: str) -> None:
-    knobs = Knobs.on(CPU)
-    knobs.turn(Settings(temperature=0.7, top_p=0.9), Noise(1))
+    tensors = SamplingTensors.on(CPU)
+    tensors.set(Settings(temperature=0.7, top_p=0.9), Noise(1))
     logits = torch.randn(2, 100)
     logits[1, 4] = float("nan")
-    _, known = choose(logits, torch.tensor([3, 4]), knobs, kind, sure=True)  # type: ignore[arg-type]
+    _, known = tensors.like(kind, sure=True).choose(logits, torch.tensor([3, 4]))  # type: ignore[arg-type]
     assert known.tolist() == [True, False]
 
 
@@ -61,28 +62,47 @@ def test_the_host_has_to(settings: Settings) -> None:
     assert kind_of(settings) is None
 
 
-def test_paths() -> None:
-    """Random trees with random agreement, equal siblings among them, and missing nodes: the path that the host finds."""
+def test_rows_of_several_answers() -> None:
+    """Each with its own settings and seed, as each chooses for itself."""
+    logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(2)) * 3
+    samplers = [Sampler(Settings(temperature=0.5 + n, top_k=3 + 4 * n, top_p=0.9), Noise(n)) for n in range(3)]
+    ids, known = SamplingTensors.of(samplers, "top_k", CPU).choose(logits, torch.tensor([5, 9, 2]))
+    want = [sampler.token(row, at) for sampler, row, at in zip(samplers, logits, (5, 9, 2), strict=True)]
+    assert ids.tolist() == want and known.all()
+
+
+@pytest.mark.parametrize("settings", SETTINGS[:3], ids=str)
+def test_paths(settings: Settings) -> None:
+    """Random trees, equal siblings and missing nodes among them: the same function by tensors and by the host."""
     g = torch.Generator().manual_seed(5)
-    lengths = set()
-    for _ in range(300):
+    counts = set()
+    tensors, kind = SamplingTensors.on(CPU), kind_of(settings)
+    for seed in range(200):
+        sampler = Sampler(settings, Noise(seed))
+        tensors.set(settings, sampler.noise)
         nodes = int(torch.randint(0, 12, (), generator=g))
         parents = [int(torch.randint(-1, max(node, 1), (), generator=g)) if node else -1 for node in range(nodes)]
-        tokens = torch.randint(0, 3, (nodes,), generator=g).tolist()
-        choice = torch.randint(0, 3, (13,), generator=g)
-        logits = torch.nn.functional.one_hot(choice[: nodes + 1], 3).float()
-        guess = accept.Guess(tokens, parents)
-        verdict = accept.match(logits, guess, Sampler(Settings(temperature=0), Noise(1)), 5)
-        sheet = Sheet.on(13, CPU, line=False)
-        sheet.write([0, *tokens], parents)
-        kept = keep(sheet.draft, choice, sheet.form)
-        taken = int(kept.taken)
-        lengths.add(taken)
-        assert [row - 1 for row in kept.path[1:taken].tolist()] == verdict.path
-        assert kept.tokens[:taken].tolist() == [*guess.names(verdict.path), verdict.token]
-        assert kept.path[taken:].tolist() == list(range(taken, 13))
-        if guess.line:
-            chain = Sheet.on(13, CPU, line=True)
-            chain.write([0, *tokens], None)
-            assert keep(chain.draft, choice, None).tokens[:taken].tolist() == kept.tokens[:taken].tolist()
-    assert lengths >= {1, 2, 3, 4}
+        draft = tree(torch.randint(0, 3, (nodes,), generator=g).tolist(), parents)
+        logits = torch.nn.functional.one_hot(torch.randint(0, 3, (13,), generator=g), 3) * 4.0
+        want = accept(logits[: nodes + 1], draft, sampler, 5, choices=True)
+        inputs = DraftInputs.on(13, CPU, line=False)
+        inputs.write([0, *draft.ids], parents)
+        assert kind is not None
+        sampling = tensors.like(kind, sure=True)
+        for made, rows in (
+            (accept(logits, inputs, sampling, torch.tensor([5])), 13),
+            (accept(logits[: nodes + 1], draft, sampling, 5), nodes + 1),
+        ):
+            taken = 1 + int(made.count)
+            counts.add(taken)
+            assert made.count.tolist() == want.count.tolist() and made.sure is not None and made.sure.all()
+            assert made.path[:taken].tolist() == want.path.tolist()
+            assert made.tokens[:taken].tolist() == want.tokens.tolist()
+            assert made.choices is not None and want.choices is not None
+            assert made.choices[: nodes + 1].tolist() == want.choices.tolist()
+            assert made.path[taken:].tolist() == list(range(taken, rows))
+        if draft.chain:
+            chain = DraftInputs.on(13, CPU, line=True)
+            chain.write([0, *draft.ids], None)
+            assert accept(logits, chain, sampling, 5).tokens[: len(want.tokens)].tolist() == want.tokens.tolist()
+    assert counts >= {1, 2, 3, 4}

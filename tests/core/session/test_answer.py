@@ -12,9 +12,9 @@ import toys
 from outrider.app.chat import context
 from outrider.core.base.errors import DrafterError, UsageError
 from outrider.core.base.protocol import DrafterChoice, Progress, Report, Step
-from outrider.core.decode.rounds import first_children
 from outrider.core.drafting import Drafter
 from outrider.core.drafting import Step as Fact
+from outrider.core.model.capture import Capture
 from outrider.core.model.model import TargetModel
 from outrider.core.policy.plain import PlainMeter
 from outrider.core.policy.policy import Policy
@@ -328,7 +328,9 @@ def test_a_failed_switch_leaves_the_old_drafter_riding() -> None:
 def test_the_device_form_gives_the_text_of_the_host_form(settings: Settings) -> None:
     want = plain(settings)
     host = drafted(toys.Bigram(device=False), settings, tokens=3)
-    device = drafted(toys.Bigram(device=True), settings, tokens=3)
+    toy = toys.target()
+    talk = Conversation(TargetModel(toy.decoder, toy.info, toy.context, Capture()))
+    device = toys.answer(talk, PROMPT, toys.guard(toys.Bigram(device=True)), settings=settings, tokens=3, detail=True)
     assert device.token_ids == host.token_ids == want.token_ids
     assert device.kinds == host.kinds
     assert (device.passes, device.proposed, device.accepted) == (host.passes, host.proposed, host.accepted)
@@ -384,8 +386,8 @@ def test_chances_alone_are_those_of_the_detail() -> None:
 
 
 def test_first_children() -> None:
-    assert first_children([-1, -1, 0, 0, 2, 1]) == [0, 2, 4]
-    assert first_children([]) == []
+    assert toys.tree(range(6), [-1, -1, 0, 0, 2, 1]).first_children == [0, 2, 4]
+    assert toys.tree([], []).first_children == []
 
 
 def test_steps_tell_prompt_phase_and_plain_passes() -> None:

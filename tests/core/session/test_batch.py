@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import crowd
 import pytest
@@ -28,8 +29,7 @@ from outrider.core.drafting import Context, Draft, Drafter, Needs, Stateless
 from outrider.core.library.library import resolve
 from outrider.core.model.cache.states import Cache
 from outrider.core.model.model import TargetModel
-from outrider.core.sampling.sample import Sampler, Settings
-from outrider.core.sampling.sample import together as drawn_together
+from outrider.core.sampling.sample import Settings
 from outrider.core.session import batch
 from outrider.core.session.answer import Order
 from outrider.core.session.conversation import Conversation
@@ -114,14 +114,18 @@ def test_answers_that_nobody_drafts_for_are_drawn_together(monkeypatch: pytest.M
     kinds = [Settings(temperature=t, top_k=k, top_p=1.0) for t, k in ((0.7, 5), (1.3, 5), (0.0, 5), (1.0, 9), (1.0, 0))]
     orders = [order(number, kinds[number % 5], seed=number) for number in range(6)]
     drawn: list[int] = []
+    chosen = batch._chosen
 
-    def counted(logits: torch.Tensor, samplers: Sequence[Sampler], positions: Sequence[int]) -> list[int]:
-        drawn.append(len(samplers))
-        return drawn_together(logits, samplers, positions)
+    def counted(live: Any, passes: Any) -> Any:
+        found = chosen(live, passes)
+        drawn.append(len(found))
+        return found
 
-    monkeypatch.setattr(batch, "together", counted)
+    monkeypatch.setattr(batch, "_chosen", counted)
     got = together(orders, [None] * 6)
-    assert max(drawn) == 3
+    assert max(drawn) == 5
+    monkeypatch.setattr(batch, "_chosen", lambda live, passes: {})
+    assert [report.token_ids for report in together(orders, [None] * 6)] == [report.token_ids for report in got]
     want = [alone(one) for one in orders]
     assert [report.token_ids for report in got] == [report.token_ids for report in want]
     assert {report.kinds for report in got} == {report.kinds for report in want}

@@ -14,7 +14,6 @@ import toys
 from luck import Luck
 from torch import Tensor
 
-from outrider.core.decode.rounds import guess_of
 from outrider.core.drafting import Context, Draft, Needs, Shape, Stateless, Step
 from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.policy.policy import Candidate, Choice, Policy
@@ -258,8 +257,8 @@ def test_a_fork_drafts_as_long_as_it_is_allowed(truth: list[int]) -> None:
 @pytest.mark.parametrize("trees", [True, False])
 def test_of_a_tree_that_the_target_does_not_take_the_line_is_offered(trees: bool, truth: list[int]) -> None:
     bushy = toys.Bushy(toys.Knows(len(PROMPT), truth))
-    both = Composite([guard("free", bushy, free=True)], policy(), trees=trees, forked=True)
-    draft = both.propose(Context([*PROMPT, *truth[:1]], 6, False, *_unused()), 48)
+    both = Composite([guard("free", bushy, free=True)], policy(), forked=True)
+    draft = both.propose(Context([*PROMPT, *truth[:1]], 6, False, *_unused()), 48, trees=trees)
     assert draft is not None
     if trees:
         assert draft.parents is not None and draft.tokens.shape[0] == 6
@@ -339,8 +338,8 @@ class Streams:
 class Careless(Composite):
     """Lets the next one keep its `probs` where another was silent."""
 
-    def _ask(self, part, context: Context, vocab: int) -> Draft | None:
-        return super()._ask(part, replace(context, probs=True), vocab)
+    def _ask(self, part, context: Context, vocab: int, *, trees: bool) -> Draft | None:
+        return super()._ask(part, replace(context, probs=True), vocab, trees=trees)
 
 
 RIDERS = {
@@ -383,10 +382,10 @@ def _played(both: Composite, start: int, sampler: Sampler, luck: Luck) -> tuple[
     text: tuple[int, ...] = (start,)
     while len(text) <= DEPTH:
         context = Context(list(text), 2, True, sampler.chain, sampler.distribution, Streams(luck).stream)
-        guess, _ = guess_of(both.propose(context, V), trees=True)
-        rows = [chance((*text, *guess.tokens[:at])).log() for at in range(1 + len(guess))]
-        verdict = accept.rejection(torch.stack(rows), guess, sampler, len(text), luck)  # type: ignore[arg-type]
-        text = (*text, *guess.names(verdict.path), verdict.token)
+        draft = both.propose(context, V) or accept.NO_DRAFT
+        rows = [chance((*text, *draft.ids[:at])).log() for at in range(1 + len(draft))]
+        verdict = accept.rejection(torch.stack(rows), draft, sampler, len(text), luck)  # type: ignore[arg-type]
+        text = (*text, *verdict.tokens.tolist())
     return text[: DEPTH + 1]
 
 

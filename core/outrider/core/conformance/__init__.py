@@ -21,7 +21,9 @@ from torch import Tensor
 
 from outrider.core.base.errors import OutriderError
 from outrider.core.drafting.contract import Draft, Drafter
-from outrider.core.drafting.registry import GuardedDrafter, flaw, is_interrupt, words_of
+from outrider.core.drafting.draft_check import flaw
+from outrider.core.drafting.registry import GuardedDrafter, is_interrupt, words_of
+from outrider.core.model.capture import capture_for
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
 
@@ -118,11 +120,11 @@ class _Kit:
         self.most = 0  # draft tokens that were accepted on one prompt
         self.place: tuple[Sequence[int], int | None] = self.first, None  # a text, and the token behind it
 
-    def ride(self, *, twice: bool = False, device: bool = False) -> Ride:
+    def ride(self, *, twice: bool = False) -> Ride:
         """The drafter, reset; a new one where the last one failed."""
         if self._ride is not None and self._ride.rider.failed:
             self._inner = self._make(self.rig.target)
-        self._ride = Ride(self._inner, self._name, trusted=self.trusted, twice=twice, device=device)
+        self._ride = Ride(self._inner, self._name, trusted=self.trusted, twice=twice)
         return self._ride
 
     def close(self) -> None:
@@ -137,7 +139,7 @@ class _Kit:
         proposed = accepted = tokens = 0
         for device in (False, True) if getattr(self._inner, "device", False) else (False,):
             for ids in self.prompts:
-                got = self.rig.run(Ask(ids), self.ride(device=True)) if device else self._ridden(ids)
+                got = self._on_device(ids) if device else self._ridden(ids)
                 self.rig.same(Ask(ids), got)
                 self._choose(ids, got)
                 proposed += got.report.proposed
@@ -152,6 +154,16 @@ class _Kit:
         if ids not in self._answers:
             self._answers[ids] = self.rig.run(Ask(ids), self.ride())
         return self._answers[ids]
+
+    def _on_device(self, ids: tuple[int, ...]) -> Run:
+        """The same in the device form, on a target whose rounds are captured where that is possible."""
+        target = self.rig.target
+        rig = Rig(self._lender, target.context, capture_for(target.device))
+        ride = Ride(self._make(rig.target), self._name, trusted=self.trusted, device=True)
+        try:
+            return rig.run(Ask(ids), ride)
+        finally:
+            ride.close()
 
     def _choose(self, ids: tuple[int, ...], run: Run) -> None:
         """Go on with the prompt where most tokens were accepted, and with a place where it drafts."""
@@ -336,8 +348,8 @@ class _Kit:
             problem = flaw(draft, nodes, shape, self.rig.target.vocab)
             if problem:
                 raise Broken(f"With room for {nodes} nodes it proposed {problem}.")
-            if _depth(draft) > shape.depth:
-                raise Broken(f"Its draft is {_depth(draft)} deep, it announced {shape.depth}.")
+            if draft.depth > shape.depth:
+                raise Broken(f"Its draft is {draft.depth} deep, it announced {shape.depth}.")
             most = max(most, len(tokens_of(draft)))
         if not most:
             raise Nothing("It proposed nothing here.")
@@ -366,15 +378,6 @@ def _partial(run: Run) -> list[int]:
 def _done(run: Run, number: int) -> int:
     """Tokens of an answer that were there before a round."""
     return sum(len(step.tokens) for step in run.steps[: number + 1])
-
-
-def _depth(draft: Draft) -> int:
-    if draft.parents is None:
-        return draft.tokens.shape[0]
-    depths: list[int] = []
-    for parent in draft.parents.tolist():
-        depths.append(1 if parent < 0 else depths[parent] + 1)
-    return max(depths, default=0)
 
 
 def _live(device: torch.device) -> int:

@@ -9,10 +9,11 @@ from statistics import median
 
 from torch import Tensor
 
-from outrider.core.decode.rounds import Rounds, guess_of
+from outrider.core.decode.rounds import Rounds
 from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.model.model import TargetModel
-from outrider.core.sampling import accept
+from outrider.core.sampling.accept import NO_DRAFT, rejection
+from outrider.core.sampling.draft_tree import DraftTree
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
 
@@ -52,39 +53,37 @@ class Law:
         self._told: dict[int, Tensor] = {}  # by node: the sum of what was told
         self.n = self.proposed = 0
         self._heard: dict[int, list[float]] = defaultdict(list)  # by depth: how sure the drafter was
-        trials = [self._guess(rider, Sampler(LOOSE, Noise(seed), tokens)) for seed in range(TRIALS)]
+        trials = [self._draft(rider, LOOSE, seed)[0] for seed in range(TRIALS)]
         self._heard.clear()  # with these settings no drafter is as sure as with those that follow
-        liked = Counter(token for guess in trials for token in guess.tokens).most_common()
-        self._settings = few(self._logits(accept.Guess([]))[0], [token for token, _ in liked])
+        liked = Counter(token for draft in trials for token in draft.ids).most_common()
+        self._settings = few(self._logits(NO_DRAFT)[0], [token for token, _ in liked])
 
     def draw(self, rider: GuardedDrafter, seed: int) -> bool:
         """One round with that seed; whether its draft told probabilities."""
-        sampler = Sampler(self._settings, Noise(seed), self._tokens)
-        guess = self._guess(rider, sampler)
-        logits = self._logits(guess)
-        verdict = accept.rejection(logits, guess, sampler, len(self._tokens), sampler.noise)
-        fresh = [*guess.names(verdict.path), verdict.token]
-        rows = [0, *(node + 1 for node in verdict.path)]
+        draft, sampler = self._draft(rider, self._settings, seed)
+        logits = self._logits(draft)
+        taken = rejection(logits, draft, sampler, len(self._tokens), sampler.noise)
+        fresh, rows = taken.tokens.tolist(), taken.path.tolist()
         for depth, token in enumerate(fresh[:2]):
             before = tuple(fresh[:depth])
             if before not in self._laws:
                 self._laws[before] = sampler.distribution(logits[rows[depth]])
             self._counts[before][token] += 1
         self.n += 1
-        self.proposed += len(guess)
-        if guess.probs is None:
+        self.proposed += len(draft)
+        if draft.probs is None:
             return False
-        for node, token in enumerate(guess.tokens):
+        for node, token in enumerate(draft.ids):
             self._drawn[node][token] += 1
-            told = guess.probs[node].double()
+            told = draft.probs[node].double()
             self._told[node] = self._told[node] + told if node in self._told else told
         return True
 
-    def _guess(self, rider: GuardedDrafter, sampler: Sampler) -> accept.Guess:
-        rounds = Rounds(self._target, self._tokens, sampler, "rejection")
+    def _draft(self, rider: GuardedDrafter, settings: Settings, seed: int) -> tuple[DraftTree, Sampler]:
+        sampler = Sampler(settings, Noise(seed), self._tokens, "rejection")
+        rounds = Rounds(self._target, self._tokens, sampler)
         rounds.go_on = self._go_on
-        draft = rider.propose(rounds.context(rider, 2), self._target.vocab)
-        return guess_of(draft, self._target.trees)[0]
+        return rounds.propose(rider, 2), sampler
 
     def _go_on(self, depth: int, confidence: float) -> bool:
         """Where it is no less sure than half of the time before, up to rounding."""
@@ -93,11 +92,11 @@ class Law:
         before.append(confidence)
         return confidence >= least
 
-    def _logits(self, guess: accept.Guess) -> Tensor:
-        key = (*guess.tokens, *guess.parents)
+    def _logits(self, draft: DraftTree) -> Tensor:
+        key = (*draft.ids, *draft.above)
         if key not in self._seen:
-            parents = None if guess.line else guess.parents
-            self._seen[key] = self._target.forward([self._tokens[-1], *guess.tokens], parents=parents).logits
+            parents = None if draft.chain else draft.above
+            self._seen[key] = self._target.forward([self._tokens[-1], *draft.ids], parents=parents).logits
         return self._seen[key]
 
     def verdict(self) -> str:

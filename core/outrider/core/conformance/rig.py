@@ -14,6 +14,7 @@ from outrider.core.decode.rounds import Rounds
 from outrider.core.drafting.contract import Context, Draft, Drafter
 from outrider.core.drafting.contract import Step as Fact
 from outrider.core.drafting.registry import GuardedDrafter
+from outrider.core.model.capture import Capture
 from outrider.core.model.model import SLACK, TargetModel
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.noise import Noise, gumbel
@@ -178,8 +179,9 @@ def name_of(make: Make, drafter: Drafter) -> str:
 class Rig:
     """A target of its own that shares the weights of another, and the answers that are made on it."""
 
-    def __init__(self, lender: TargetModel, context: int) -> None:
-        self.target = TargetModel(lender.decoder, lender.info, min(lender.context, context))
+    def __init__(self, lender: TargetModel, context: int, capture: Capture | None = None) -> None:
+        """`capture`: run rounds as captured work, the device form of drafters included."""
+        self.target = TargetModel(lender.decoder, lender.info, min(lender.context, context), capture)
         self._plain: dict[Ask, Run] = {}
 
     def talk(self) -> Conversation:
@@ -280,7 +282,7 @@ class Rig:
 
     def context(self, rider: GuardedDrafter, tokens: list[int], nodes: int) -> Context:
         """What the engine would show."""
-        return Rounds(self.target, tokens, Sampler(GREEDY, Noise(1), tokens)).context(rider, nodes)
+        return Rounds(self.target, tokens, Sampler(GREEDY, Noise(1), tokens)).draft_context(rider, nodes)
 
     def draft(self, rider: GuardedDrafter, tokens: list[int], nodes: int) -> Draft | None:
         """One guarded draft."""
@@ -298,12 +300,11 @@ def as_good(ours: tuple[list[list[int]], int], fresh: tuple[list[list[int]], int
 
 def right(draft: Draft | None, text: Sequence[int]) -> int:
     """How many nodes of a draft the text goes through."""
-    tokens = tokens_of(draft)
-    parents = range(-1, len(tokens) - 1) if draft is None or draft.parents is None else draft.parents.tolist()
+    if draft is None:
+        return 0
     node, found = -1, 0
     for token in text:
-        pairs = enumerate(zip(tokens, parents, strict=True))
-        child = next((n for n, (one, parent) in pairs if parent == node and one == token), None)
+        child = next((child for child in draft.children[node + 1] if draft.ids[child] == token), None)
         if child is None:
             break
         node, found = child, found + 1
@@ -312,4 +313,4 @@ def right(draft: Draft | None, text: Sequence[int]) -> int:
 
 def tokens_of(draft: Draft | None) -> list[int]:
     """The tokens of a draft, none for none."""
-    return [] if draft is None else draft.tokens.tolist()
+    return [] if draft is None else draft.ids

@@ -1,6 +1,6 @@
-"""Rounds that the device does alone: pass, choice, acceptance and commit in one captured piece, read by the host afterwards.
+"""Rounds that the device does alone: pass, acceptance and commit in one captured piece, read by the host afterwards.
 
-Where nothing hangs on the host (plain decoding, drafters in the device form), the next round is launched before the last one is
+Where nothing depends on the host (plain passes, drafters in the device form), the next round is launched before the last one is
 read, so that reading, writing text and telling the user cost no device time. What was launched beyond the end is forgotten:
 the length stays, and the drafter is rewound.
 
@@ -18,47 +18,35 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting.registry import Rider
-from outrider.core.model.lane import Captured, Lane, Sheet
-from outrider.core.sampling.accept import Guess
-from outrider.core.sampling.device import Kept, Kind, Knobs, choose, keep, kind_of
+from outrider.core.model.lane import CapturedPass, DraftInputs, Lane
+from outrider.core.sampling.accept import Accepted, accept
+from outrider.core.sampling.device import Kind, SamplingTensors, kind_of
+from outrider.core.sampling.draft_tree import DraftTree
 from outrider.core.sampling.sample import Sampler
 
-
-@dataclass(slots=True)
-class Landed:
-    """What the host has read of a round."""
-
-    tokens: list[int]  # the new ones
-    path: list[int]  # accepted nodes, in order
-    choices: list[int]  # the target's, at the root and every node
-    guess: Guess
-    logits: Tensor  # [W, V], good until the next launch
-    hidden: Tensor | None  # [new tokens, states asked for, d]
-    drafter: Rider | None  # of the device form, which has heard of it already
-    draft_s: float
-    total_s: float  # since the last one was read
-    fresh: bool  # its pass was captured just now, so that the time says nothing
+from .round_result import RoundResult
 
 
 @dataclass(slots=True)
-class _Round(Captured):
-    """A captured round, and what it tells the host: tokens, path, choices and draft, each [W], rows taken, all sure."""
+class _CapturedRound(CapturedPass):
+    """A captured round, and what the host reads of it: tokens, path, choices and draft, each [W], nodes accepted, all sure."""
 
-    kept: Kept | None = None
-    told: Tensor | None = None  # [4 W + 2]
+    accepted: Accepted | None = None
+    report: Tensor | None = None  # [4 W + 2]
 
 
 @dataclass(slots=True)
-class _Flight:
-    """A launched round."""
+class Launched:
+    """A round in flight."""
 
-    made: _Round
-    told: Tensor  # on the host, once all marks are passed
-    guess: Guess | None  # None: a draft of the device form
+    captured: _CapturedRound
+    report: Tensor  # on the host, once all marks are passed
+    draft: DraftTree | None  # None: a draft of the device form
     asked: int
-    drafter: Rider | None
-    stop: int  # rows written at most
+    listener: Rider | None
+    hidden: Tensor | None  # [W, states asked for, d]
     fresh: bool
+    stop: int = 0  # rows written at most
     marks: list[_Mark] = field(default_factory=list)  # begun, drafted, done
 
 
@@ -71,6 +59,7 @@ class _Mark:
         if self._event is not None:
             self._event.record(torch.cuda.current_stream(device))
 
+    @torch.inference_mode()
     def wait(self) -> None:
         """Until the device is past it."""
         if self._event is not None:
@@ -83,170 +72,176 @@ class _Mark:
         return other._event.elapsed_time(self._event) / 1e3
 
 
-class Flights:
+class AsyncRounds:
     """The rounds of one answer on the lane of its target. `of` gives none where the host has to choose tokens."""
 
     def __init__(self, lane: Lane, sampler: Sampler, kind: Kind) -> None:
         self._lane = lane
         self._kind: Kind = kind
         self._device = lane.decoder.device
-        self._knobs = lane.shared.setdefault("knobs", Knobs.on(self._device))
-        self._knobs.turn(sampler.settings, sampler.noise)
-        self._air: deque[_Flight] = deque()
-        self._read: float | None = None  # the clock when the last round was read, while others are in the air
+        self._sampling = lane.shared.setdefault("sampling", SamplingTensors.on(self._device))
+        self._sampling.set(sampler.settings, sampler.noise)
+        self._in_flight: deque[Launched] = deque()
+        self._read: float | None = None  # the clock when the last round was read, while others are in flight
 
     @staticmethod
-    def of(lane: Lane | None, sampler: Sampler, rule: str) -> Flights | None:
+    def of(lane: Lane | None, sampler: Sampler) -> AsyncRounds | None:
         """For the answers of one sampler."""
         kind = kind_of(sampler.settings)
-        return Flights(lane, sampler, kind) if lane is not None and kind is not None and rule == "match" else None
+        if lane is None or kind is None or sampler.rule != "match":
+            return None
+        return AsyncRounds(lane, sampler, kind)
 
     def __bool__(self) -> bool:
-        """Whether anything is in the air."""
-        return bool(self._air)
+        """Whether anything is in flight."""
+        return bool(self._in_flight)
 
     @property
-    def rider(self) -> Rider | None:
-        """Who drafted what was launched last."""
-        return self._air[-1].drafter
+    def drafter(self) -> Rider | None:
+        """Who drafted in the device form what was launched last."""
+        newest = self._in_flight[-1]
+        return newest.listener if newest.draft is None else None
+
+    @property
+    def oldest(self) -> Launched:
+        """The round that is read next."""
+        return self._in_flight[0]
 
     def fits(self, asked: int, context: int) -> bool:
-        """Whether one more round may follow those in the air: its tokens fit, and nothing would have to be taken back."""
-        cache = self._lane.cache
-        at = self._air[-1].stop if self._air else cache.length
-        return not cache.forgets and at + self._lane.wide(1 + asked) <= context
+        """Whether one more round may follow those in flight: its tokens fit, and nothing would have to be taken back."""
+        return not self._lane.cache.forgets and self._stop + self._lane.wide(1 + asked) <= context
 
     @torch.inference_mode()
-    def drafted(self, tokens: Sequence[int], guess: Guess, listener: Rider | None) -> None:
+    def launch(self, tokens: Sequence[int], draft: DraftTree, listener: Rider | None) -> None:
         """Launch a round with the host's own draft for the conversation `tokens`; `listener` wants states."""
         began = _Mark(self._device)
-        if not self._air:  # before anything is captured, which writes behind the place where the lane stands
-            self._lane.stand(len(tokens) - 1, tokens[-1])
-        made = self._round(1 + len(guess), listener, line=guess.line)
-        if len(guess):
-            made.sheet.write([0, *guess.tokens], None if guess.line else guess.parents)
-        self._launch(_Flight(made, _empty(made, self._device), guess, len(guess), None, 0, made.fresh, [began, began]))
+        self._seek(tokens)
+        captured = self._captured(1 + len(draft), listener, line=draft.chain)
+        if len(draft):
+            captured.inputs.write([0, *draft.ids], None if draft.chain else draft.above)
+        self._run(captured, draft, len(draft), listener, [began, began])
 
     @torch.inference_mode()
-    def device(self, tokens: Sequence[int], drafter: Rider, nodes: int) -> bool:
+    def launch_on_device(self, tokens: Sequence[int], drafter: Rider, nodes: int) -> bool:
         """Launch a round of a drafter in the device form; False where that proposes nothing more."""
         began = _Mark(self._device)
-        if not self._air:
-            self._lane.stand(len(tokens) - 1, tokens[-1])
+        self._seek(tokens)
         proposal = drafter.propose_device(nodes)  # [n]
         if proposal is None:
             return False
-        made = self._round(1 + nodes, drafter, line=True)
-        made.sheet.draft.fill_(-1)
-        made.sheet.draft[:nodes] = proposal
-        flight = _Flight(
-            made, _empty(made, self._device), None, nodes, drafter, 0, made.fresh, [began, _Mark(self._device)]
-        )
-        self._launch(flight)
-        kept, hidden = made.kept, made.hidden
-        assert kept is not None
-        rows = nodes + 1
+        captured = self._captured(1 + nodes, drafter, line=True)
+        captured.inputs.tokens.fill_(-1)
+        captured.inputs.tokens[:nodes] = proposal
+        launched = self._run(captured, None, nodes, drafter, [began, _Mark(self._device)])
+        accepted, hidden, rows = captured.accepted, captured.hidden, nodes + 1
+        assert accepted is not None
         if hidden is None:
-            hidden = kept.tokens.new_empty((rows, 0, self._lane.decoder.spec.width), dtype=self._lane.decoder.dtype)
-        drafter.known = max(drafter.known, flight.stop + 1)  # at most; what it really knows is read later
-        drafter.advance_device(kept.tokens[:rows], kept.taken[0], hidden[:rows])
+            hidden = accepted.tokens.new_empty((rows, 0, self._lane.decoder.spec.width), dtype=self._lane.decoder.dtype)
+        drafter.known = max(drafter.known, launched.stop + 1)  # at most; what it really knows is read later
+        drafter.advance_device(accepted.tokens[:rows], 1 + accepted.count[0], hidden[:rows])
         return True
 
     @torch.inference_mode()
-    def land(self) -> Landed | None:
-        """Read the oldest round. None if the host has to choose in it: then nothing is in the air any more."""
-        flight = self._air.popleft()
-        flight.marks[-1].wait()
-        told, width = flight.told.tolist(), flight.told.shape[0] // 4
-        tokens, path, choices, draft = (told[part * width : (part + 1) * width] for part in range(4))
-        taken, sure = told[-2:]
+    def wait(self) -> RoundResult | None:
+        """Read the oldest round. None if the host has to choose in it; it stays in flight, to be forgotten."""
+        launched = self._in_flight[0]
+        launched.marks[-1].wait()
+        report, width = launched.report.tolist(), launched.report.shape[0] // 4
+        tokens, path, choices, draft = (report[part * width : (part + 1) * width] for part in range(4))
+        taken, sure = 1 + report[-2], report[-1]
         if not sure:
-            self._air.appendleft(flight)
             return None
-        began, drafted, done = flight.marks
+        self._in_flight.popleft()
+        began, drafted, done = launched.marks
         now = time.perf_counter()
         total = done.since(began) if self._read is None else now - self._read
-        self._read = now if self._air else None
+        self._read = now if self._in_flight else None
         length = self._lane.cache.length + taken
-        self._lane.cache.stood(length, flight.stop)
-        if not self._air:
+        self._lane.cache.stood(length, launched.stop)
+        if not self._in_flight:
             self._lane.moved((length, tokens[taken - 1]))
-        guess = flight.guess or Guess(draft[1 : flight.asked + 1])
-        made = flight.made
-        assert made.logits is not None
-        rows = 1 + len(guess)
-        hidden = None if made.hidden is None or flight.drafter is not None else made.hidden[torch.tensor(path[:taken])]
-        return Landed(
+        logits, hidden, draft_s = launched.captured.logits, launched.hidden, drafted.since(began)
+        assert logits is not None
+        return RoundResult(
             tokens[:taken],
             [row - 1 for row in path[1:taken]],
-            choices[:rows],
-            guess,
-            made.logits[:rows],
-            hidden,
-            flight.drafter,
-            drafted.since(began),
-            total,
-            flight.fresh,
+            DraftTree(torch.tensor(draft[1 : launched.asked + 1])) if launched.draft is None else launched.draft,
+            logits[: 1 + launched.asked],
+            None if hidden is None else hidden[torch.tensor(path[:taken])],
+            torch.tensor(choices[: 1 + launched.asked]),
+            draft_s=draft_s,
+            verify_s=max(0.0, total - draft_s),
+            fresh=launched.fresh,
         )
 
     def forget(self, length: int) -> None:
-        """What is in the air did not happen: the conversation has `length` tokens."""
-        if self._air:
-            riders = [flight.drafter for flight in self._air if flight.drafter is not None]
-            self._air.clear()
+        """What is in flight did not happen: the conversation has `length` tokens."""
+        if self._in_flight:
+            drafter = next((one.listener for one in self._in_flight if one.draft is None), None)
+            self._in_flight.clear()
             self._lane.moved(None)
-            for rider in riders[:1]:
-                rider.rewind(length)
+            if drafter is not None:
+                drafter.rewind(length)
         self._read = None
 
-    def _launch(self, flight: _Flight) -> None:
-        made, lane = flight.made, self._lane
-        made.run()
-        made.fresh = False
-        lane.moved(None)
-        assert made.told is not None
-        flight.told.copy_(made.told, non_blocking=True)
-        flight.marks.append(_Mark(self._device))
-        width = made.sheet.rows.shape[1]
-        flight.stop = (self._air[-1].stop if self._air else lane.cache.length) + width
-        self._air.append(flight)
+    @property
+    def _stop(self) -> int:
+        """Rows that what is in flight writes at most."""
+        return self._in_flight[-1].stop if self._in_flight else self._lane.cache.length
 
-    def _round(self, rows: int, listener: Rider | None, *, line: bool) -> _Round:
+    def _seek(self, tokens: Sequence[int]) -> None:
+        """Before anything is captured, which writes behind the place where the lane stands."""
+        if not self._in_flight:
+            self._lane.stand(len(tokens) - 1, tokens[-1])
+
+    def _run(
+        self,
+        captured: _CapturedRound,
+        draft: DraftTree | None,
+        asked: int,
+        listener: Rider | None,
+        marks: list[_Mark],
+    ) -> Launched:
+        fresh = captured.fresh
+        captured.run()
+        captured.fresh = False
+        self._lane.moved(None)
+        assert captured.report is not None
+        report = torch.empty(captured.report.shape, dtype=torch.int64, pin_memory=self._device.type == "cuda")
+        report.copy_(captured.report, non_blocking=True)
+        hidden = captured.hidden  # the next round may be launched before these are read
+        hidden = None if hidden is None or draft is None else hidden[: 1 + asked].clone()
+        launched = Launched(captured, report, draft, asked, listener, hidden, fresh, marks=marks)
+        marks.append(_Mark(self._device))
+        launched.stop = self._stop + captured.inputs.rows.shape[1]
+        self._in_flight.append(launched)
+        return launched
+
+    def _captured(self, rows: int, listener: Rider | None, *, line: bool) -> _CapturedRound:
         """The captured round of the next width."""
         lane: Lane = self._lane
-        kind: Kind = self._kind
         states = listener.needs.hidden if listener is not None and not listener.failed else ()
         width = lane.wide(rows)
-        length = self._air[-1].stop if self._air else lane.cache.length
-        end = lane.end(length, width)
-        sure = not line or lane.cache.forgets  # else what is not sure is cut off by the length
+        end = lane.end(self._stop, width)
+        sampling = self._sampling.like(self._kind, sure=not line or lane.cache.forgets)  # else the length cuts off
 
-        def build() -> _Round:
-            made = _Round(Sheet.on(width, self._device, line=line))
+        def build() -> _CapturedRound:
+            made = _CapturedRound(DraftInputs.on(width, self._device, line=line))
 
             def work() -> None:
-                result = lane.body(made, end, states)
-                form = made.sheet.form
-                rows = torch.arange(width, device=self._device)
-                positions = lane.base + 1 + (rows if form is None else form.depth)
-                choice, known = choose(result.logits, positions, self._knobs, kind, sure=sure)
-                kept = keep(made.sheet.draft, choice, form)
-                lane.cache.settle(lane.base, kept.taken, None if form is None else kept.path)
-                fine = (known[kept.path] | (rows >= kept.taken)).all()[None]
-                told = torch.cat((kept.tokens, kept.path, choice, made.sheet.rows[0], kept.taken, fine.to(torch.int64)))
-                lane.base.add_(kept.taken)
-                lane.root.copy_(kept.tokens[kept.taken - 1])
-                made.kept, made.told = kept, told
+                logits = lane.body(made, end, states).logits
+                taken = accept(logits, made.inputs, sampling, lane.base + 1)
+                assert taken.choices is not None and taken.sure is not None
+                lane.cache.settle(lane.base, 1 + taken.count, None if line else taken.path)
+                lane.base.add_(1 + taken.count)
+                lane.root.copy_(taken.tokens[taken.count])
+                parts = (taken.tokens, taken.path, taken.choices, made.inputs.rows[0], taken.count, taken.sure.long())
+                made.accepted, made.report = taken, torch.cat(parts)
 
             made.run = work
             return made
 
-        key = ("round", kind, width, end, states, line)
-        found = lane.captured(key, build)
-        assert isinstance(found, _Round)
-        return found
-
-
-def _empty(made: _Round, device: torch.device) -> Tensor:
-    width = made.sheet.rows.shape[1]
-    return torch.empty(4 * width + 2, dtype=torch.int64, pin_memory=device.type == "cuda")
+        key = ("round", self._kind, width, end, states, line)
+        captured = lane.captured(key, build)
+        assert isinstance(captured, _CapturedRound)
+        return captured

@@ -20,6 +20,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from outrider.core.base.model_info import ModelInfo
+from outrider.core.sampling.draft_tree import DraftTree
 
 if TYPE_CHECKING:
     from typing import Self
@@ -77,17 +78,8 @@ class Shape:
     parents: tuple[int, ...] | None = None  # fixed topology
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A chain or tree of guesses under the last committed token (the root)."""
-
-    tokens: Tensor  # [n] int64, ids of the target
-    parents: Tensor | None = None  # [n], parents[i] < i, -1 = root; None = chain
-    probs: Tensor | None = None  # [n, V] law token i was really drawn from, given parent and earlier siblings
-    confidence: Tensor | None = None
-    """[n] float, 0 to 1: what the drafter itself held of each node, the chance that its own law gave to its best token (in a
-    tree: to the token of that node's rank), before the token was drawn. It may hang on the tokens before a node and never on
-    the node's own. Any scale will do; the engine learns what it means."""
+Draft = DraftTree
+"""What `propose` gives: a chain or tree of guesses under the last committed token. The engine hands it on unchanged."""
 
 
 @dataclass(frozen=True, slots=True)

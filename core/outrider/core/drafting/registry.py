@@ -18,9 +18,11 @@ from outrider.core.base.errors import DrafterError, ModelError, OutriderError, U
 from outrider.core.base.model_info import ModelInfo
 from outrider.core.base.protocol import DrafterRow
 from outrider.core.base.trouble import out_of_memory, release
+from outrider.core.sampling.draft_tree import DraftTree
 
 from . import announced
-from .contract import API, Context, Draft, Drafter, Fit, Match, Method, Needs, Shape, Stateless, Step, Target
+from .contract import API, Context, Drafter, Fit, Match, Method, Needs, Shape, Stateless, Step, Target
+from .draft_check import flaw, renumbered
 from .known_states import KnownStates
 from .watching import watching
 
@@ -308,8 +310,12 @@ class Rider(Protocol):
         """Hear tokens once more, the newest that it knows, now with their states."""
         ...
 
-    def propose(self, context: Context, vocab: int) -> Draft | None:
-        """A checked draft, or None."""
+    def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
+        """A checked draft, or None; without `trees` the line of its first children."""
+        ...
+
+    def wants(self, context: Context, vocab: int, *, trees: bool = True) -> bool:
+        """Whether it would draft here, as far as that can be asked without a trace."""
         ...
 
     def propose_device(self, nodes: int) -> Tensor | None:
@@ -340,10 +346,13 @@ class GuardedDrafter:
     def __init__(self, name: str, drafter: Drafter, trusted: bool, report: Callable[[str], None]) -> None:
         self.name = name
         self.trusted = trusted
-        self._failed = False
+        self.failed = False  # whether it has been switched off
         self._shared = False  # whether it is another's fork without state, for that one to close
         self.known = 0  # tokens it has been told of
         self._states = KnownStates()
+        self._whole: tuple[int, list[int] | None] | None = (
+            None  # nodes of its last draft, and those of them that were handed on
+        )
         self._drafter = drafter
         self._report = report
         self.needs = drafter.needs
@@ -353,11 +362,6 @@ class GuardedDrafter:
         self.block = bool(getattr(drafter, "block", False))  # makes all tokens of a draft at once
         line = getattr(drafter, "line", None)  # tokens up to which its drafts are chains, where longer ones are trees
         self.line = line if isinstance(line, int) else None
-
-    @property
-    def failed(self) -> bool:
-        """Whether it has been switched off."""
-        return self._failed
 
     @property
     def riding(self) -> str:
@@ -372,18 +376,21 @@ class GuardedDrafter:
     def reset(self) -> None:
         """Forget the conversation."""
         self.known, self._states = 0, KnownStates()
-        self._call("reset", self._drafter.reset)
+        self._call("reset")
 
     def advance(self, step: Step) -> None:
-        """Hand on what became true."""
-        self._call("advance", lambda: self._drafter.advance(step))
+        """Hand on what became true, nodes numbered as the drafter proposed them."""
+        whole, self._whole = self._whole, None
+        if whole is not None and (step.path.shape[0] or step.choices is not None):
+            step = renumbered(step, *whole)
+        self._call("advance", step)
         self.known = step.start + step.tokens.shape[0]
         self._states.add(step)
 
     def rewind(self, length: int) -> None:
         """Cut to `length` tokens, if it knows more."""
         if self.known > length:
-            self._call("rewind", lambda: self._drafter.rewind(length))
+            self._call("rewind", length)
             self.known = length
             self._states.cut(length)
 
@@ -396,29 +403,44 @@ class GuardedDrafter:
         self.rewind(step.start)
         self.advance(step)
 
-    def propose(self, context: Context, vocab: int) -> Draft | None:
+    def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
         """A checked draft, or None. `probs` of an untrusted drafter are dropped."""
-        draft = self._call("propose", lambda: self._drafter.propose(context))
-        if draft is None or self.failed:
+        self._whole = None
+        made = self._call("propose", context, vocab)
+        if made is None:
             return None
-        problem = self._call("propose", lambda: flaw(draft, context.nodes, self.shape, vocab))
+        draft, problem = made
         if problem:
             self._fail(f"proposed {problem}")
-        if self.failed or draft.tokens.shape[0] == 0:
+        if self.failed or not len(draft):
             return None
-        return draft if context.probs else self._call("propose", lambda: replace(draft, probs=None))
+        self._whole = (len(draft), None if trees or draft.chain else draft.first_children)
+        return draft if trees else draft.line()
+
+    def _proposed(self, context: Context, vocab: int) -> tuple[DraftTree, str | None] | None:
+        """What the drafter proposes, and what is wrong with it."""
+        draft = self._drafter.propose(context)
+        if draft is None:
+            return None
+        problem = flaw(draft, context.nodes, self.shape, vocab)
+        drop = problem is None and draft.probs is not None and not context.probs
+        return (replace(draft, probs=None) if drop else draft), problem
+
+    def wants(self, context: Context, vocab: int, *, trees: bool = True) -> bool:
+        """As `Rider`: it may."""
+        return True
 
     def propose_device(self, nodes: int) -> Tensor | None:
         """Device form: `nodes` tokens [nodes], None after a failure."""
-        return self._call("propose_device", lambda: self._drafter.propose_device(nodes))  # type: ignore[attr-defined]
+        return self._call("propose_device", nodes)
 
     def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
         """Device form of `advance`; the host learns `known` when it reads the count."""
-        self._call("advance_device", lambda: self._drafter.advance_device(tokens, count, hidden))  # type: ignore[attr-defined]
+        self._call("advance_device", tokens, count, hidden)
 
     def fork(self, report: Callable[[str], None]) -> GuardedDrafter | None:
         """As `Rider`."""
-        made = self._call("fork", lambda: self._drafter.fork())
+        made = self._call("fork")
         if made is None:
             return None
         other = GuardedDrafter(self.name, made, self.trusted, report)
@@ -428,7 +450,7 @@ class GuardedDrafter:
 
     def close(self) -> None:
         """Free what it holds, and let go of it: memory may be free only with the last reference."""
-        drafter, self._failed = self._drafter, True
+        drafter, self.failed = self._drafter, True
         self._drafter = Stateless()
         if self._shared:
             return
@@ -439,12 +461,15 @@ class GuardedDrafter:
                 raise
             self._report(f"The drafter {self.name} failed while closing: {words_of(error)}.")
 
-    def _call(self, phase: str, call: Callable[[], T]) -> T | None:
+    def _call(self, phase: str, *arguments: Any) -> Any:
+        """What a verb of the drafter gives; None after a failure."""
         if self.failed:
             return None
         try:
+            if self.trusted:  # our own are not watched
+                return (self._proposed if phase == "propose" else getattr(self._drafter, phase))(*arguments)
             with watching(self.name, phase, self._report, SLOW_CALL, self.trusted):
-                return call()
+                return (self._proposed if phase == "propose" else getattr(self._drafter, phase))(*arguments)
         except BaseException as error:  # a plugin may raise anything; this is the isolation that keeps the answer going
             if is_interrupt(error):
                 raise
@@ -455,43 +480,6 @@ class GuardedDrafter:
         return None
 
     def _fail(self, what: str) -> None:
-        self._failed = True
+        self.failed = True
         self._report(f"The drafter {self.name} {what}. It is switched off; the answer goes on without it.")
         self.close()
-
-
-def flaw(draft: Draft, budget: int, shape: Shape, vocab: int) -> str | None:
-    """What is wrong with a draft, as the end of a sentence; None if nothing is."""
-    tokens = draft.tokens
-    n = tokens.shape[0] if tokens.ndim == 1 else -1
-    if n < 0 or tokens.is_floating_point():
-        return "something that is no list of token ids"
-    if n > min(budget, shape.nodes):
-        return f"{n} tokens where {min(budget, shape.nodes)} were allowed"
-    if n and not bool(((tokens >= 0) & (tokens < vocab)).all()):
-        return "a token id outside the vocabulary"
-    if draft.parents is not None:
-        parents = draft.parents.tolist()
-        if draft.parents.is_floating_point() or draft.parents.shape != (n,):
-            return "something that is no list of parents"
-        if any(not -1 <= parent < index for index, parent in enumerate(parents)):
-            return "a tree whose parents do not come before their children"
-    return _flaw_of_chances(draft, n, vocab)
-
-
-def _flaw_of_chances(draft: Draft, n: int, vocab: int) -> str | None:
-    """As `flaw`, of `probs` and `confidence`."""
-    if draft.probs is not None and n:
-        probs = draft.probs
-        if probs.shape != (n, vocab):
-            return "probabilities of another shape than its tokens"
-        sums = probs.double().sum(-1)
-        fair = bool((probs >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
-        if not fair or not bool((probs.gather(1, draft.tokens[:, None].long()) > 0).all()):
-            return "probabilities that are none"
-    if draft.confidence is not None:
-        if draft.confidence.shape != (n,) or not draft.confidence.is_floating_point():
-            return "a confidence of another shape than its tokens"
-        if not all(0 <= chance <= 1 for chance in draft.confidence.tolist()):
-            return "a confidence that is no chance"
-    return None

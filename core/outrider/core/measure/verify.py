@@ -26,7 +26,7 @@ from outrider.core.base.protocol import (
     Sampling,
     Verify,
 )
-from outrider.core.decode.rounds import Round
+from outrider.core.decode.round_result import RoundResult
 from outrider.core.drafting.registry import Rider
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler
@@ -323,7 +323,7 @@ class _Job:
         model, at, gaps = self._engine.model, len(place.prefix), list[float | None]()
         assert model is not None
 
-        def watch(done: Round, sampler: Sampler) -> None:
+        def watch(done: RoundResult, sampler: Sampler) -> None:
             first = len(model.talk.tokens) - len(done.tokens) - len(place.order.ids)
             if first <= at < first + len(done.tokens):
                 path = done.tokens[: at - first]

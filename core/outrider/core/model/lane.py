@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from outrider.core.model.cache.layout import Still, Tree, shape_of, span
+from outrider.core.model.cache.layout import Still, Tree, TreeLayout, layout_of, span
 from outrider.core.model.cache.states import Cache, Recurrent
 
 from .capture import Capture, Job
@@ -25,27 +25,19 @@ WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33, 64)
 LEAST_END = 1024  # rows that a pass reads at least, where that is fixed
 
 
-class Form(NamedTuple):
-    """A draft's form as the device reads it; one pass serves every form of a width."""
-
-    depth: Tensor  # [W] int64 below the root
-    parents: Tensor  # [W] int64: row of the parent; of the root itself
-    seen: Tensor  # [W, W] bool: ancestors and itself
-
-
 @dataclass(slots=True)
-class Sheet:
+class DraftInputs:
     """What the host writes for one pass, and how the device reads it: [4, W] tokens, depths, parents, ancestors as bits."""
 
     rows: Tensor
     line: bool  # chains only: the first row is all there is
 
     @staticmethod
-    def on(width: int, device: torch.device, *, line: bool) -> Sheet:
+    def on(width: int, device: torch.device, *, line: bool) -> DraftInputs:
         """An empty chain."""
-        sheet = Sheet(torch.zeros(4, width, dtype=torch.int64, device=device), line)
-        sheet.write([0], None)
-        return sheet
+        inputs = DraftInputs(torch.zeros(4, width, dtype=torch.int64, device=device), line)
+        inputs.write([0], None)
+        return inputs
 
     @torch.inference_mode()
     def write(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
@@ -56,30 +48,30 @@ class Sheet:
         if not self.line:
             given = list(range(-1, len(tokens) - 2)) if parents is None else list(parents)
             given += [-1] * (width - 1 - len(given))  # what is missing hangs at the root
-            depth, seen = shape_of(tuple(given))
-            made[1], made[2] = depth, torch.tensor([0, *(parent + 1 for parent in given)])
-            made[3] = (seen.to(torch.int64) << torch.arange(width)).sum(1)
+            layout = layout_of(tuple(given))
+            made[1], made[2] = layout.depth, layout.parents
+            made[3] = (layout.seen.to(torch.int64) << torch.arange(width)).sum(1)
         self.rows.copy_(made, non_blocking=True)
 
     @property
-    def draft(self) -> Tensor:
-        """[W - 1], -1 where there is no node."""
+    def tokens(self) -> Tensor:
+        """The draft [W - 1], -1 where there is no node."""
         return self.rows[0, 1:]
 
     @property
-    def form(self) -> Form | None:
+    def layout(self) -> TreeLayout | None:
         """None for chains."""
         if self.line:
             return None
         bits = self.rows[3, :, None] >> torch.arange(self.rows.shape[1], device=self.rows.device)
-        return Form(self.rows[1], self.rows[2], (bits & 1).bool())
+        return TreeLayout(self.rows[1], self.rows[2], (bits & 1).bool())
 
 
 @dataclass(slots=True)
-class Captured:
+class CapturedPass:
     """One pass of the lane: what it reads, what it left."""
 
-    sheet: Sheet
+    inputs: DraftInputs
     run: Job = lambda: None
     logits: Tensor | None = None  # [W, V]
     hidden: Tensor | None = None  # [W, states asked for, d]
@@ -112,7 +104,7 @@ class Lane:
         self.root = torch.zeros(1, dtype=torch.int64, device=device)  # the newest token, which has no row yet
         self.shared: dict[str, Any] = {}  # what captured work reads beside these, by name
         self._stands: tuple[int, int] | None = None  # what the two hold, if the host knows
-        self._passes: dict[tuple[object, ...], Captured] = {}
+        self._passes: dict[tuple[object, ...], CapturedPass] = {}
         self._early: dict[tuple[int, ...], Callable[..., Tensor]] = {}
 
     @staticmethod
@@ -145,7 +137,7 @@ class Lane:
         """The device has moved on by itself, to a place that the host knows by now, or not yet."""
         self._stands = to
 
-    def captured(self, key: tuple[object, ...], build: Callable[[], Captured]) -> Captured:
+    def captured(self, key: tuple[object, ...], build: Callable[[], CapturedPass]) -> CapturedPass:
         """The pass of a key, captured when it is first asked for."""
         if key not in self._passes:
             made = build()
@@ -153,11 +145,11 @@ class Lane:
             self._passes[key] = made
         return self._passes[key]
 
-    def body(self, made: Captured, end: int, states: Sequence[int]) -> Pass:
+    def body(self, made: CapturedPass, end: int, states: Sequence[int]) -> Pass:
         """The part of a captured job that runs the decoder over the root and the draft."""
-        sheet, form = made.sheet, made.sheet.form
-        ids = torch.cat((self.root, sheet.draft.clamp(0, self.decoder.spec.vocab - 1)))
-        tree = None if form is None else Tree(self.base, self.base + form.depth, form.seen)
+        inputs, layout = made.inputs, made.inputs.layout
+        ids = torch.cat((self.root, inputs.tokens.clamp(0, self.decoder.spec.vocab - 1)))
+        tree = None if layout is None else Tree(self.base, self.base + layout.depth, layout.seen)
         result = self.decoder.still(ids, self.cache, Still(self.base, end), states=states, tree=tree)
         made.logits, made.hidden, made.afters = result.logits, result.hidden, self.cache.afters()
         return result
@@ -168,8 +160,8 @@ class Lane:
         width, length = self.wide(len(ids)), self.cache.length
         end = self.end(length, width)
 
-        def build() -> Captured:
-            made = Captured(Sheet.on(width, self.decoder.device, line=self.lines))
+        def build() -> CapturedPass:
+            made = CapturedPass(DraftInputs.on(width, self.decoder.device, line=self.lines))
 
             def work() -> None:
                 self.body(made, end, states)
@@ -179,7 +171,7 @@ class Lane:
 
         self.stand(length, ids[0])
         made = self.captured(("pass", width, end, states), build)
-        made.sheet.write(ids, parents)
+        made.inputs.write(ids, parents)
         made.run()
         self.cache.resume(made.afters, width)
         assert made.logits is not None

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 KEEP = 0.98  # discount of older counts, for each trial
 PRIOR, WEIGHT = 0.5, 8.0  # what is believed before any trial, and how many trials that weighs
 TRUST = 10  # trials from which a depth is trusted
@@ -20,6 +22,21 @@ LEFT = 4.0  # trials that are left of the counts when they differ by more
 DEEPEST = 64  # depths that are remembered
 MOST = 50.0  # trials that are remembered of a depth
 ALL = ""  # the pool of all phases
+
+
+class DrafterRecord(msgspec.Struct):
+    """How a drafter did, for later sessions."""
+
+    used: float  # seconds since 1970
+    acceptance: dict[str, list[tuple[float, float]]]  # as `Acceptance.dump`
+    calibrated: list[float] = []  # as `Calibrated.state`
+    confident: int = 0  # positions that this is made of
+    offered: float = 1.0  # how often it proposed anything
+    ridden: tuple[float, float, float] = (
+        0.0,
+        0.0,
+        0.0,
+    )  # newest rounds it drafted in: rounds, tokens, plain passes' time
 
 
 class _Depth:

@@ -13,6 +13,7 @@ from copy import copy
 LEVELS = 4  # depths with an offset of their own; the last one is that of all deeper ones
 FIRST, LAST, SHRINK = 0.2, 0.03, 0.995  # step of a correction, over the squared length of what it is made from
 FAR = 6.0  # log-odds beyond which nothing is told apart
+LOW, HIGH = 1.0 / (1.0 + math.exp(FAR)), 1.0 / (1.0 + math.exp(-FAR))  # chances of these
 CHECKED = 500  # positions between two looks at who says more
 
 
@@ -45,14 +46,23 @@ class Calibrated:
 
         `confidence`: what its drafter held of its best token, `base`: the plain rate of that depth.
         """
-        return self._says(depth, _odds(confidence), _odds(base)) if self._believed else base
+        if not self._believed:
+            return base
+        own, plain = min(HIGH, max(LOW, confidence)), min(HIGH, max(LOW, base))
+        return self._says(depth, math.log(own / (1.0 - own)), math.log(plain / (1.0 - plain)))
 
     def learn(self, depth: int, confidence: float, base: float, accepted: bool) -> None:
         """A position was verified, with what `believe` was told of it before."""
-        own, plain = _odds(confidence), _odds(base)
-        said = self._says(depth, own, plain)
-        miss = accepted - said
-        self._check(miss, accepted - base)
+        own, plain = min(HIGH, max(LOW, confidence)), min(HIGH, max(LOW, base))
+        own, plain = math.log(own / (1.0 - own)), math.log(plain / (1.0 - plain))
+        miss = accepted - self._says(depth, own, plain)
+        self._seen += 1
+        self._missed += miss * miss
+        self._plain_missed += (accepted - base) ** 2
+        if self._seen == CHECKED:
+            self._believed = self._missed <= self._plain_missed
+            self._seen = 0
+            self._missed = self._plain_missed = 0.0
         step = self._rate * miss / (1.0 + own * own + plain * plain)
         self._rate = max(LAST, SHRINK * self._rate)
         self._weights[min(depth, LEVELS - 1)] += step
@@ -63,19 +73,3 @@ class Calibrated:
         weights = self._weights
         odds = weights[min(depth, LEVELS - 1)] + weights[LEVELS] * own + weights[LEVELS + 1] * plain
         return 1.0 / (1.0 + math.exp(-max(-FAR, min(FAR, odds))))
-
-    def _check(self, miss: float, plain_miss: float) -> None:
-        self._seen += 1
-        self._missed += miss * miss
-        self._plain_missed += plain_miss * plain_miss
-        if self._seen == CHECKED:
-            self._believed = self._missed <= self._plain_missed
-            self._seen = 0
-            self._missed = self._plain_missed = 0.0
-
-
-def _odds(chance: float) -> float:
-    """Log-odds within what is told apart."""
-    if chance <= 0.0:
-        return -FAR
-    return FAR if chance >= 1.0 else max(-FAR, min(FAR, math.log(chance / (1.0 - chance))))

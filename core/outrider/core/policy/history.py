@@ -22,7 +22,8 @@ import msgspec
 from outrider.core.base import paths
 from outrider.core.base.protocol import DrafterRow, ModelChoice
 
-from .policy import DrafterRecord, Policy
+from .acceptance import DrafterRecord
+from .policy import Policy
 from .why import measured
 
 if TYPE_CHECKING:

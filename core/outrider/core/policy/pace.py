@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outrider.core.model.kernels.linear import FEW
-from outrider.core.sampling.accept import Guess
+from outrider.core.sampling.draft_tree import DraftTree
 
 from .acceptance import ALL, Acceptance
 from .confidence import Calibrated
@@ -74,7 +74,7 @@ class Pace:
         self._wait, self._gap = 0, min(2 * self._gap, PROBE_LAST)
         return min(FIRST, most)
 
-    def kept(self, rows: int, drafts: Sequence[tuple[str, Guess]]) -> list[int]:
+    def kept(self, rows: int, drafts: Sequence[tuple[str, DraftTree]]) -> list[int]:
         """How many nodes of each draft are verified in a pass that has `rows` rows anyhow; `drafts` with who made them.
 
         The chance of a node is that of all above it as well, so the likeliest ones are beginnings of drafts.
@@ -93,21 +93,19 @@ class Pace:
             self._patience = [PROBE_FIRST, 0]
         elif found and self._patience[1] >= self._patience[0]:
             self._patience = [min(2 * self._patience[0], PROBE_LAST), 0]
-            return [min(FIRST, len(guess)) for _, guess in drafts]
+            return [min(FIRST, len(draft)) for _, draft in drafts]
         kept = [0] * len(drafts)
         for _, at in found[:best]:
             kept[at] += 1
         return kept
 
-    def _chances(self, name: str, guess: Guess) -> list[float]:
+    def _chances(self, name: str, draft: DraftTree) -> list[float]:
         """Of each node of a draft, that it and all above it are accepted."""
-        known, sure = self._of(name), guess.confidence
-        rates = known.acceptance.rates(ALL, len(guess))
-        chances, depths = list[float](), list[int]()
-        for node, parent in enumerate(guess.parents):
-            depths.append(depths[parent] + 1 if parent >= 0 else 0)
-            base = rates[depths[node]]
-            chance = base if sure is None else known.calibrated.believe(depths[node], sure[node], base)
+        known, sure, chances = self._of(name), draft.confidences, list[float]()
+        rates = known.acceptance.rates(ALL, len(draft))
+        for node, (parent, depth) in enumerate(zip(draft.above, draft.depths, strict=True)):
+            base = rates[depth]
+            chance = base if sure is None else known.calibrated.believe(depth, sure[node], base)
             chances.append(chance * (chances[parent] if parent >= 0 else 1.0))
         return chances
 

@@ -8,18 +8,19 @@ Letters: `K` draft tokens, `j` depth, `W` = K + 1 rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Literal
 
-import msgspec
+from outrider.core.sampling.draft_tree import DraftTree
 
-from .acceptance import KEEP, Acceptance
+from .acceptance import KEEP, Acceptance, DrafterRecord
 from .confidence import Calibrated
 from .costs import Costs
 from .metering import MeterSchedule
 from .plain import Stalls
-from .resting import Resting
+from .resting import PlainRuns, Resting
 from .shadows import Scored
 
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 32)
@@ -34,18 +35,10 @@ FAR, AWAY = 0.92, 8  # promise below which a drafter that works for its drafts i
 KNOWN = 12  # drafts behind which a drafter that promises a clear loss in all kinds of text need not be loaded
 SURE = 50  # verified positions from which a drafter may end its own drafts by its confidence
 
+_GAIN = attrgetter("gain")
 NONE = "none"
 ALONE = ("meter", "first", "rest", "off")  # rounds in which no drafter is asked
 What = Literal["ride", "pinned", "probe", "parked", "silent", "meter", "first", "rest", "off"]
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What a free drafter proposes this round: nodes in order, parents before children."""
-
-    depths: Sequence[int]  # of each node, from 0
-    parents: Sequence[int] | None = None  # -1 = root; None: a chain
-    confidence: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +47,7 @@ class Candidate:
 
     name: str
     most: int
-    offer: Offer | None = None  # of a free one; None: it has to be asked first
+    offer: DraftTree | None = None  # what a free one proposes; None: it has to be asked first
     block: bool = False  # makes all tokens of a draft at once
     behind: int = 0  # tokens that it has not heard of
     line: int | None = None  # tokens up to which its drafts are chains, where longer ones are trees
@@ -93,21 +86,6 @@ class Outcome:
     from_exit: bool = False  # as in `Round`
 
 
-class DrafterRecord(msgspec.Struct):
-    """How a drafter did, for later sessions."""
-
-    used: float  # seconds since 1970
-    acceptance: dict[str, list[tuple[float, float]]]  # as `Acceptance.dump`
-    calibrated: list[float] = []  # as `Calibrated.state`
-    confident: int = 0  # positions that this is made of
-    offered: float = 1.0  # how often it proposed anything
-    ridden: tuple[float, float, float] = (
-        0.0,
-        0.0,
-        0.0,
-    )  # newest rounds it drafted in: rounds, tokens, plain passes' time
-
-
 @dataclass(slots=True)
 class _Arm:
     """What is known of one drafter."""
@@ -121,6 +99,7 @@ class _Arm:
     wait: int = 0
     away: int = 0  # rounds for which it is left out
     won: bool = False  # its last probe was worth its time
+    dear: bool = False  # its next probe is due, and costs more than probes may
     ridden: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
@@ -155,6 +134,7 @@ class Policy:
         self._answer = ANSWER
         self._resting = Resting()
         self._parked = Choice("silent")  # what was said when nobody rode last
+        self._runs = PlainRuns()
 
     # ------------------------------------------------------------------ choosing
 
@@ -229,6 +209,26 @@ class Policy:
         context = self._now.context
         return self.costs.of(depth + 2, context) - self.costs.of(depth + 1, context)
 
+    def plain_next(self, context: int) -> bool:
+        """Whether the next round is expected to be plain, so that it may be launched before this one is read.
+
+        Rounds of rest and of the meter are known beforehand; a probe that is due is waited for.
+        """
+        if self._now.pinned is not None or not self.costs.known:
+            return False
+        if (self.chosen.what == "rest" and self._resting.left) or self.meter.due(self._plain_cost(context), context):
+            return True
+        due = any(arm.wait + 1 >= arm.gap and not arm.dear for arm in self._arms.values())
+        return self._runs.go_on and not self.chosen.tokens and not due
+
+    def missed(self) -> None:
+        """A draft was wanted in a round that was launched as a plain one; a probe is made in the next round."""
+        if self.chosen.what == "probe":
+            arm = self._arm(self.chosen.name)
+            arm.wait = arm.gap = max(PROBE_FIRST, arm.gap // 2)
+        self.chosen = self._parked
+        self._runs.missed()
+
     def off(self) -> None:
         """A round without any drafter begins."""
         self.chosen = Choice("off")
@@ -236,7 +236,7 @@ class Policy:
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
         """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
         able = [self._at(one, one.most) for one in candidates if one.most > 0]
-        return max(able, key=lambda choice: choice.expected, default=Choice("silent"))
+        return max(able, key=attrgetter("expected"), default=Choice("silent"))
 
     def pays(self, name: str, most: int = LADDER[5]) -> bool:
         """Whether a drafter may be worth its time, by all that is known; True until enough is."""
@@ -259,12 +259,12 @@ class Policy:
         return None if arm is None or not arm.wait else max(1, arm.gap - arm.wait)
 
     def _pinned(self, able: Sequence[Candidate], tokens: int) -> Choice:
-        best = max((self._at(one, min(tokens, one.most)) for one in able), key=lambda choice: choice.gain)
+        best = max((self._at(one, min(tokens, one.most)) for one in able), key=_GAIN)
         return replace(best, what="pinned")
 
     def _free(self, able: Sequence[Candidate]) -> Choice:
         made = [self._best(one) for one in able]
-        best = max(made, key=lambda choice: choice.gain)
+        best = max(made, key=_GAIN)
         plain = self.costs.of(1, self._now.context)
         good = not self._now.park or best.gain >= (STAY if self._riding else MARGIN)
         rate = (best.gain if good else 1.0) / plain
@@ -288,7 +288,7 @@ class Policy:
     def _best(self, one: Candidate) -> Choice:
         """The length with the best rate; the shorter of equal ones."""
         arm = self._arm(one.name)
-        best = max(self._lengths(one, arm), key=lambda choice: choice.gain)
+        best = max(self._lengths(one, arm), key=_GAIN)
         line = one.most if one.line is None else one.line
         if one.offer is None and arm.confident >= SURE and best.tokens <= line:  # it ends its drafts by itself
             most = min(self._frontier(one, arm), line)
@@ -298,9 +298,9 @@ class Policy:
     def _at(self, one: Candidate, tokens: int) -> Choice:
         """So many tokens, or what is nearest to that."""
         arm = self._arm(one.name)
-        return list(self._lengths(replace(one, most=tokens), arm, only=True))[-1]
+        return self._lengths(replace(one, most=tokens), arm, only=True)[-1]
 
-    def _lengths(self, one: Candidate, arm: _Arm, *, only: bool = False) -> Iterator[Choice]:
+    def _lengths(self, one: Candidate, arm: _Arm, *, only: bool = False) -> list[Choice]:
         """Every length of the ladder with what it promises, and the longest; `only` that one."""
         context = self._now.context
         plain, late = self.costs.of(1, context), one.behind * self.costs.drafting(one.name).behind / self._answer
@@ -310,47 +310,49 @@ class Policy:
             first, each = self.costs.drafting(one.name).line()
             often = arm.offered
         else:
-            most = min(one.most, len(one.offer.depths))
+            most = min(one.most, len(one.offer.ids))
             chances = self._offered(one.offer, arm, most)
             first, each, often = 0.0, 0.0, 1.0
-        lengths = list(enumerate(chances, 1))
-        for tokens, expected in [(most, lengths[-1][1])] if only else lengths:
+        found = list[Choice]()
+        for tokens, expected in [(most, chances[-1])] if only else enumerate(chances, 1):
             if tokens not in LADDER and tokens != most:
                 continue
             seconds = often * self.costs.of(tokens + 1, context) + (1 - often) * plain + first + each * tokens
             mean = 1 + often * expected
             seconds += late * mean
-            yield Choice("ride", one.name, tokens, mean, seconds, mean * plain / seconds)
+            found.append(Choice("ride", one.name, tokens, mean, seconds, mean * plain / seconds))
+        return found
 
-    def _usual(self, one: Candidate, arm: _Arm, most: int) -> Iterator[float]:
+    def _usual(self, one: Candidate, arm: _Arm, most: int) -> list[float]:
         """Tokens that drafts of 1, 2, … `most` nodes get accepted, by the counts alone."""
         rates = arm.acceptance.rates(self._now.phase, most)
-        survival, expected, depth = 1.0, 0.0, 0
+        survival, expected, depth, found = 1.0, 0.0, 0, list[float]()
         for nodes in range(1, most + 1):
             if nodes * arm.slim > depth:
                 survival *= rates[depth]
                 expected += survival
                 depth += 1
-            yield expected
+            found.append(expected)
+        return found
 
-    def _offered(self, offer: Offer, arm: _Arm, most: int) -> Iterator[float]:
+    def _offered(self, offer: DraftTree, arm: _Arm, most: int) -> list[float]:
         """Tokens that the first 1, 2, … `most` nodes of an offer get accepted."""
-        rates = arm.acceptance.rates(self._now.phase, max(offer.depths) + 1)
-        believe, sure, parents = arm.calibrated.believe, offer.confidence, offer.parents
-        chances: list[float] = []
-        expected = 0.0
+        depths, parents = offer.depths, offer.above
+        rates = arm.acceptance.rates(self._now.phase, max(depths) + 1)
+        believe, sure, chain = arm.calibrated.believe, offer.confidences, offer.parents is None
+        chances, found, expected = list[float](), list[float](), 0.0
         for node in range(most):
-            depth = offer.depths[node]
-            above = (node - 1) if parents is None else parents[node]
+            depth, above = depths[node], parents[node]
             chance = chances[above] if above >= 0 else 1.0
             if chance > FAINT:
                 base = rates[depth]
                 chance *= base if sure is None else believe(depth, sure[node], base)
-            elif parents is None and node:  # nor is anything behind it
-                return
+            elif chain and node:  # nor is anything behind it
+                break
             expected += chance
             chances.append(chance)
-            yield expected
+            found.append(expected)
+        return found
 
     def _frontier(self, one: Candidate, arm: _Arm) -> int:
         """Twice as far as the counts reach, and one further: a long draft is worth trying once the short ones are known."""
@@ -375,7 +377,8 @@ class Policy:
                 further = min(one.most, next((k for k in LADDER if k > choice.tokens), choice.tokens))
                 choice = self._at(one, further)
             spent = self._lost(choice, rate) + one.behind * self.costs.drafting(one.name).behind + self._probed
-            if not arm.won and spent > SHARE * self._decoded + ALLOWANCE * self.costs.of(1):
+            arm.dear = not arm.won and spent > SHARE * self._decoded + ALLOWANCE * self.costs.of(1)
+            if arm.dear:
                 continue
             arm.wait, arm.gap = 0, min(arm.gap * 2, PROBE_LAST)
             self._rate = rate
@@ -399,6 +402,8 @@ class Policy:
     def learn(self, made: Outcome) -> None:
         """One round, as `chosen` wanted it."""
         chosen, rest = self.chosen, made.rest
+        if chosen.what != "probe":
+            self._runs.add(plain=not (made.proposed or chosen.tokens))
         self._decoded += made.drafting + rest
         if not made.from_exit:
             self.costs.saw(made.proposed + 1, rest, made.context)
@@ -493,7 +498,6 @@ class Policy:
         arm.acceptance.learn(self._now.phase, depth, accepted)
 
     def _arm(self, name: str) -> _Arm:
-        arm = self._arms.get(name)
-        if arm is None:
-            arm = self._arms[name] = _Arm()
-        return arm
+        if name not in self._arms:
+            self._arms[name] = _Arm()
+        return self._arms[name]

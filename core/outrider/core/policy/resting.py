@@ -15,6 +15,7 @@ LOSS = 0.985  # rate over plain passes below which asking is a loss, and not noi
 SURE = 2.0  # standard errors by which it has to be one
 KNOWN = 4  # plain passes that a comparison needs
 STALE = 32  # rounds without a plain pass behind which nothing is known of them any more
+CALM, CALMEST = 2, 64  # plain rounds in a row behind which one more is expected: at first, and at most
 STEP, CLAMP = 0.2, 0.25  # of the moving average of plain passes, and the share of it that one may differ by
 
 
@@ -72,3 +73,28 @@ class Resting:
         scatter = max(0.0, self._squares / self._rounds - lost * lost) / self._rounds
         plain = self._spread * max(STEP / (2 - STEP), 1 / self._known)
         return lost > SURE * math.sqrt(scatter + each * each * plain)
+
+
+class PlainRuns:
+    """Whether one more plain round is likely, so that it may be launched before the last one is read.
+
+    A wrong guess costs the tokens of one draft. So it takes some plain rounds in a row, and twice as many after each wrong one.
+    """
+
+    def __init__(self) -> None:
+        self._length, self._needed = 0, CALM
+
+    @property
+    def go_on(self) -> bool:
+        """Whether a run that the round at hand belongs to will go on."""
+        return self._length + 1 >= self._needed
+
+    def add(self, *, plain: bool) -> None:
+        """A round is over."""
+        self._length = self._length + 1 if plain else 0
+        if self._length >= CALMEST:
+            self._needed = CALM
+
+    def missed(self) -> None:
+        """The round that is being read was to be drafted after all."""
+        self._length, self._needed = 0, min(2 * self._needed, CALMEST)

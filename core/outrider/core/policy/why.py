@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .acceptance import ALL
-from .policy import Choice, DrafterRecord
+from .acceptance import ALL, DrafterRecord
+from .policy import Choice
 
 AGAIN = 16  # rounds after which another length of the same drafter is told too
 

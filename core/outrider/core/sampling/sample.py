@@ -1,6 +1,6 @@
 """Logits -> distribution -> token, once for everybody: target and drafter, drafted and plain, greedy and sampled.
 
-`together` draws for several answers at once.
+`device` does the same with tensors alone.
 
 Order: repeat, presence and frequency penalties, logit bias, temperature, top-k, top-p, min-p. The repeat penalty counts
 the whole context, the other two the answer only; tokens of a draft count for the rows behind them.
@@ -78,27 +78,19 @@ def fill(sampling: Sampling, defaults: Sampling) -> Settings:
 
 
 class Sampler:
-    """Draws the tokens of one answer. `context` are the ids of the prompt; `commit` adds what was emitted."""
+    """Draws the tokens of one answer. `context` are the ids of the prompt; `commit` adds what was emitted.
 
-    def __init__(self, settings: Settings, noise: Noise, context: Sequence[int] = ()) -> None:
+    `rule`: how drafts are accepted: match, rejection or typical.
+    """
+
+    def __init__(self, settings: Settings, noise: Noise, context: Sequence[int] = (), rule: str = "match") -> None:
         self.settings = settings
         self.noise = noise
+        self.rule = rule
+        self.greedy = settings.temperature == 0 and not settings.penalised and not settings.logit_bias
+        """Temperature 0 and nothing that changes logits: argmax of the raw rows."""
         self._context = Counter(context) if settings.repeat_penalty != 1.0 else Counter[int]()
         self._answer: Counter[int] = Counter()
-
-    @property
-    def greedy(self) -> bool:
-        """Temperature 0 and nothing that changes logits: argmax of the raw rows."""
-        s = self.settings
-        return s.temperature == 0 and not s.penalised and not s.logit_bias
-
-    def plain(self, vocab: int) -> int | None:
-        """How many of `vocab` tokens it draws from where only the likeliest are kept, 0 where it is greedy; None: other rules."""
-        s = self.settings
-        if self.greedy:
-            return 0
-        ruled = s.penalised or s.logit_bias or s.top_p < 1 or s.min_p > 0 or s.temperature == 0
-        return s.top_k if 0 < s.top_k < vocab and not ruled else None
 
     def commit(self, tokens: Sequence[int]) -> None:
         """These tokens were emitted; later rows are penalised for them."""
@@ -114,7 +106,7 @@ class Sampler:
         x = self._processed(logits, path)
         best, index = x.max(-1)
         if not math.isfinite(best):
-            raise ModelError("The model's output is not a number.", "Try --dtype fp32 or bf16.")
+            raise not_a_number()
         s = self.settings
         if s.temperature == 0:
             return index[None], torch.zeros(1, dtype=torch.float64, device=x.device)
@@ -171,14 +163,6 @@ class Sampler:
             drawn.append(self.token(row, position + len(drawn), [*path, *drawn]))
         return torch.tensor(drawn, dtype=torch.int64, device=logits.device)
 
-    def rows(self, logits: Tensor, position: int, draft: Tensor) -> Tensor:
-        """The target's choice at every row: logits [1 + n, V], row i after the draft tokens before it -> ids [1 + n]."""
-        if self.greedy:
-            return greedy_rows(logits)
-        path = draft.tolist() if self.settings.penalised else [0] * draft.shape[0]  # no penalty, no need to know
-        drawn = [self.token(row, position + index, path[:index]) for index, row in enumerate(logits)]
-        return torch.tensor(drawn, dtype=torch.int64, device=logits.device)
-
     def _processed(self, logits: Tensor, path: Sequence[int]) -> Tensor:
         s = self.settings
         x = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
@@ -215,8 +199,13 @@ def greedy_rows(logits: Tensor) -> Tensor:
     fast = ops.fused(logits)
     best, ids = logits.max(-1) if fast is None else fast.best(logits)
     if not bool(best.isfinite().all()):
-        raise ModelError("The model's output is not a number.", "Try --dtype fp32 or bf16.")
+        raise not_a_number()
     return ids
+
+
+def not_a_number() -> ModelError:
+    """For logits that are not finite."""
+    return ModelError("The model's output is not a number.", "Try --dtype fp32 or bf16.")
 
 
 def certainty(logits: Tensor) -> Tensor:
@@ -225,30 +214,6 @@ def certainty(logits: Tensor) -> Tensor:
     if fast is None:
         return logits.softmax(-1, dtype=torch.float32).amax(-1)
     return fast.certainty(logits.reshape(-1, logits.shape[-1])).view(logits.shape[:-1])
-
-
-def together(logits: Tensor, samplers: Sequence[Sampler], positions: Sequence[int]) -> list[int]:
-    """The tokens of several answers, each as its own sampler draws it: logits [R, V], a row and a position for each.
-
-    All samplers are `plain`. Raises ModelError for logits that are not finite.
-    """
-    made = torch.empty(len(samplers), dtype=torch.int64, device=logits.device)
-    greedy = [row for row, sampler in enumerate(samplers) if sampler.greedy]
-    drawing = [row for row, sampler in enumerate(samplers) if not sampler.greedy]
-    if greedy:
-        made[greedy] = greedy_rows(logits if not drawing else logits[greedy])
-    if drawing:
-        some = [samplers[row] for row in drawing]
-        x, ids = (logits if not greedy else logits[drawing]).topk(some[0].settings.top_k)  # [r, k], best first
-        if not bool(x[:, 0].isfinite().all()):
-            raise ModelError("The model's output is not a number.", "Try --dtype fp32 or bf16.")
-        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        x = (x / x.new_tensor([sampler.settings.temperature for sampler in some])[:, None]).double()
-        keys = torch.tensor([sampler.noise.key("target") for sampler in some], device=x.device)
-        places = torch.tensor([positions[row] for row in drawing], device=x.device)
-        x += gumbel(Noise.uniform_at(keys[:, None], places[:, None], ids))
-        made[drawing] = ids.gather(1, x.argmax(-1, keepdim=True))[:, 0]
-    return made.tolist()
 
 
 def _nucleus(x: Tensor, ids: Tensor | None, mass: float) -> tuple[Tensor, Tensor]:

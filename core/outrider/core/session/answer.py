@@ -25,12 +25,13 @@ from outrider.core.base.protocol import (
     Timing,
     Token,
 )
-from outrider.core.decode.rounds import Round, Rounds
+from outrider.core.decode.round_result import RoundResult
+from outrider.core.decode.rounds import Rounds
 from outrider.core.drafting.registry import Rider
 from outrider.core.policy.plain import MeteredRound, PlainMeter
 from outrider.core.policy.policy import LADDER, Outcome, Policy
 from outrider.core.policy.why import Telling
-from outrider.core.sampling.accept import Guess
+from outrider.core.sampling.accept import NO_DRAFT
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
 from outrider.core.text.thinking import Splitter
@@ -81,7 +82,7 @@ class Order:
     limit: int | None = None
     detail: bool = False
     chances: bool = False
-    watch: Callable[[Round, Sampler], None] | None = None  # sees each round before its tokens count for penalties
+    watch: Callable[[RoundResult, Sampler], None] | None = None  # sees each round before its tokens count for penalties
     splitter: Splitter | None = None  # where the model thinks
     stable: int = 0  # ids that the next turn's prompt will begin with too
     load_s: float = 0.0
@@ -111,7 +112,9 @@ class Answer:
         self._choose, self._say = choose, say
         self.emitter = Emitter(order.pieces, order.eos, order.stop, order.limit, order.splitter)
         self.emitter.recall(order.before)
-        self.sampler = Sampler(order.settings, Noise(order.seed), order.ids[: len(order.ids) - len(order.before)])
+        self.sampler = Sampler(
+            order.settings, Noise(order.seed), order.ids[: len(order.ids) - len(order.before)], order.rule
+        )
         self.sampler.commit(order.before)
         self.timing = Timing(load_s=order.load_s)
         self.passes = self.proposed = self.accepted = 0
@@ -132,8 +135,9 @@ class Answer:
         drafter = self._choose(self._choice)
         if self._prefill(drafter, control):
             ahead = not self.order.looks and self.order.watch is None  # which look at the logits of each round
-            rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, self.order.rule, ahead=ahead)
+            rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, ahead=ahead)
             rounds.go_on, rounds.more = self.policy.go_on, self.policy.more
+            rounds.plain_next = lambda: self.policy.plain_next(len(self.talk.tokens))
             before = self.policy.drafters()
             try:
                 self._decode(rounds, drafter, control)
@@ -185,9 +189,7 @@ class Answer:
         talk.hear(drafter, len(talk.tokens), carry)
         self.timing.prefill_s = time.perf_counter() - began
         self.timing.first_token_s = time.perf_counter() - self.order.began
-        self._emit(
-            Round(talk.tokens[-1:], "P", 0, 0, "none", Guess([]), [], logits, verify_s=self.timing.prefill_s), None
-        )
+        self._emit(RoundResult(talk.tokens[-1:], [], NO_DRAFT, logits, verify_s=self.timing.prefill_s), None)
         return True
 
     def _reuse(self, end: PromptEnd | None, states: tuple[int, ...]) -> tuple[int, Tensor | None]:
@@ -274,7 +276,7 @@ class Answer:
         self.timing.draft_s += spent
         self.timing.decode_s += spent
 
-    def _count(self, done: Round) -> None:
+    def _count(self, done: RoundResult) -> None:
         self.passes += 1
         self.proposed += done.proposed
         self.accepted += done.accepted
@@ -282,16 +284,18 @@ class Answer:
         self.timing.draft_s += done.draft_s
         self.timing.verify_s += done.verify_s
 
-    def _learn(self, done: Round, spent: float, context: int, drafter: Rider | None) -> None:
+    def _learn(self, done: RoundResult, spent: float, context: int, drafter: Rider | None) -> None:
         """The policy hears of a round of so many seconds behind `context` tokens.
 
         `drafter` is the one whose cost it tells, None where that says nothing.
         """
+        if done.late:
+            self.policy.missed()
         if done.proposed and drafter is not None and not drafter.chooses:
             self.policy.costs.drafting(done.drafter).saw(done.proposed, done.draft_s)
         if done.proposed and done.from_exit:
             self.policy.costs.credit(done.drafter, done.proposed, spent - done.draft_s, context)
-        guess = done.guess
+        draft = done.draft
         self.policy.learn(
             Outcome(
                 done.drafter,
@@ -300,14 +304,14 @@ class Answer:
                 done.draft_s,
                 spent - done.draft_s,
                 context,
-                None if guess.line else guess.depth,
+                None if draft.chain else draft.depth,
                 self._kept,
-                done.confidence if guess.line else None,
+                draft.confidences if draft.chain else None,
                 done.from_exit,
             )
         )
 
-    def _measure(self, done: Round, spent: float, deciding: float, context: int) -> None:
+    def _measure(self, done: RoundResult, spent: float, deciding: float, context: int) -> None:
         """The meter hears of it too; plain decoding has no drafter to ask or to tell, and nothing to decide.
 
         Where nothing was drafted in the end, but asking ran the first layers of the pass, that time belongs to the pass.
@@ -324,7 +328,7 @@ class Answer:
         ms = 1e3 * self.meter.seconds_per_token(NEWEST)
         return PlainPass(made.value * ms, made.error * ms, made.n)
 
-    def _emit(self, done: Round, began: float | None) -> float:
+    def _emit(self, done: RoundResult, began: float | None) -> float:
         if self.order.watch is not None:
             self.order.watch(done, self.sampler)
         tokens, rows, spent, phase = [], [], 0.0, self._phases.now
@@ -364,12 +368,12 @@ class Answer:
             spent = time.perf_counter() - began
             self.timing.decode_s += spent
             step.host_ms = max(0.0, spent * 1e3 - step.draft_ms - step.verify_ms)
-        step.depth = done.guess.depth
+        step.depth = done.draft.depth
         self._seq += 1
         self._say(step)
         return spent
 
-    def _detail(self, step: Step, done: Round, tokens: list[Token], rows: list[int]) -> None:
+    def _detail(self, step: Step, done: RoundResult, tokens: list[Token], rows: list[int]) -> None:
         if not self.order.detail:
             _tell_chances(done, tokens, rows)
             return
@@ -383,11 +387,11 @@ class Answer:
                 token.p = p
                 step.top.append(list(zip(ids, values, strict=True)))
                 step.top_text.append([decode([one]) for one in ids])
-        guess, kept = done.guess, set(done.path)
-        chances = probs[[parent + 1 for parent in guess.parents], guess.tokens].tolist() if len(guess) else []
+        draft, kept = done.draft, set(done.path)
+        chances = probs[[parent + 1 for parent in draft.above], draft.ids].tolist() if len(draft) else []
         step.rejected = [
-            RejectedToken(token, decode([token]), len(guess.path(node)) - 1, guess.parents[node], chances[node])
-            for node, token in enumerate(guess.tokens)
+            RejectedToken(token, decode([token]), draft.depths[node], draft.above[node], chances[node])
+            for node, token in enumerate(draft.ids)
             if node not in kept
         ]
 
@@ -429,7 +433,7 @@ class Answer:
         return loops([*self.order.before, *self.emitter.ids])
 
 
-def _tell_chances(done: Round, tokens: list[Token], rows: list[int]) -> None:
+def _tell_chances(done: RoundResult, tokens: list[Token], rows: list[int]) -> None:
     """The target's probability of each token; `rows` are their places in the round."""
     if not tokens:
         return

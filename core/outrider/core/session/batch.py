@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.base.protocol import Done, Event, Notice, Report
 from outrider.core.base.trouble import out_of_memory
-from outrider.core.decode.rounds import Round, Rounds
+from outrider.core.decode.round_result import RoundResult
+from outrider.core.decode.rounds import Rounds
 from outrider.core.drafting.registry import Rider
 from outrider.core.library import memory
 from outrider.core.model.batched import Batched, Share, state_bytes
@@ -25,8 +27,9 @@ from outrider.core.model.decoder import Pass
 from outrider.core.model.model import SLACK, TargetModel
 from outrider.core.policy.pace import Pace
 from outrider.core.policy.policy import LADDER, Policy
-from outrider.core.sampling.accept import Guess
-from outrider.core.sampling.sample import together
+from outrider.core.sampling.accept import NO_DRAFT
+from outrider.core.sampling.device import SamplingTensors, kind_of
+from outrider.core.sampling.sample import greedy_rows, not_a_number
 
 from .answer import Answer, Control, Order, check_room
 from .conversation import Conversation
@@ -48,7 +51,7 @@ class _Seat(Answer):
         self._home, self._tell = rider, say
         self.rider: Rider | None = None  # a fork of the one at home
         self.cache: Cache | None = None  # while it sits
-        self.proposal: tuple[Guess, tuple[list[int], int]] = Guess([]), ([], 0)
+        self.draft = NO_DRAFT
         self._target = target
         self._rounds: Rounds | None = None
         self._asked, self._draft_s, self._since = 0, 0.0, 0.0
@@ -61,7 +64,7 @@ class _Seat(Answer):
         self.cache = target.decoder.new_cache(room(order, target) + SLACK)
         with target.standing(self.cache):
             self._prefill(self.rider, control)
-            self._rounds = Rounds(target, self.talk.tokens, self.sampler, order.rule, ahead=False)
+            self._rounds = Rounds(target, self.talk.tokens, self.sampler)
         self._since = time.perf_counter()
         self._close_full()
 
@@ -93,45 +96,34 @@ class _Seat(Answer):
         fixed = self.free or self.order.drafter.tokens is not None
         self._asked = min(self.most(), SLACK if fixed else length)
         with self._target.standing(self.cache):
-            self.proposal = self._rounds.propose(self.rider, self._asked)
+            self.draft = self._rounds.propose(self.rider, self._asked)
         self._draft_s = time.perf_counter() - began
 
     def cut(self, length: int) -> None:
         """Keep so much of the draft."""
-        guess, (nodes, total) = self.proposal
-        self.proposal = guess.shorter(length), (nodes[:length], total)
+        self.draft = self.draft.first(length)
 
     def share(self) -> Share:
         """What it wants verified."""
         assert self.cache is not None
-        guess = self.proposal[0]
+        draft = self.draft
         listening = self.rider is not None and not self.rider.failed
         states = self.rider.needs.hidden if self.rider is not None and listening else ()
-        return Share([self.talk.tokens[-1], *guess.tokens], self.cache, None if guess.line else guess.parents, states)
+        return Share([self.talk.tokens[-1], *draft.ids], self.cache, None if draft.chain else draft.above, states)
 
-    def settle(self, result: Pass, verify_s: float, token: int | None = None) -> Round:
-        """Accept and tell; `verify_s`: its share of the pass; `token`: what it drew behind the root, if it drafts nothing."""
-        assert self.cache is not None
+    def accept(self, result: Pass, verify_s: float, chosen: list[int] | None) -> RoundResult:
+        """Accept and tell; `verify_s`: its share of the pass; `chosen`: the target's choice at every row, if it is known."""
+        assert self.cache is not None and self._rounds is not None
         began = time.perf_counter()
         with self._target.standing(self.cache):
-            done = self._plain(result, token, began) if token is not None else self._judged(result, began)
+            done = self._rounds.accept(self.rider, self.draft, result, chosen)
         done.asked, done.draft_s = self._asked, self._draft_s
-        done.verify_s += verify_s
+        done.verify_s = verify_s + time.perf_counter() - began - done.advance_s
         self._count(done)
         self._emit(done, self._since)
         self._since = time.perf_counter()
         self._close_full()
         return done
-
-    def _judged(self, result: Pass, began: float) -> Round:
-        assert self._rounds is not None
-        return self._rounds.settle(self.rider, *self.proposal, result, began)
-
-    def _plain(self, result: Pass, token: int, began: float) -> Round:
-        self._target.commit(len(self.talk.tokens), [0])
-        self.talk.tokens.append(token)
-        seconds = time.perf_counter() - began
-        return Round([token], "P", 0, 0, "none", Guess([]), [], result.logits, verify_s=seconds)
 
     def leave(self) -> None:
         """Give states and drafter back."""
@@ -217,18 +209,19 @@ class Batch:
         passes = self._decoder.together(shares)
         spent, rows = time.perf_counter() - began, sum(len(share.ids) for share in shares)
         self._pace.passed(rows, spent)
-        drawn = _drawn(live, passes)
+        chosen = _chosen(live, passes)
         for seat, share, result in zip(live, shares, passes, strict=True):
-            done = seat.settle(result, spent * len(share.ids) / rows, drawn.get(id(seat)))
-            if done.confidence and done.guess.line:
-                self._pace.judged(seat.who, done.confidence, done.accepted)
+            done = seat.accept(result, spent * len(share.ids) / rows, chosen.get(seat))
+            draft = done.draft
+            if draft.confidences and draft.chain:
+                self._pace.judged(seat.who, draft.confidences, done.accepted)
             if done.asked:
-                self._pace.drafted(seat.who, done.asked, done.guess.depth, done.accepted, done.draft_s)
+                self._pace.drafted(seat.who, done.asked, draft.depth, done.accepted, done.draft_s)
 
     def _cut(self, free: Sequence[_Seat], live: Sequence[_Seat]) -> None:
         """Of drafts that cost nothing, what pays is verified."""
-        drafts = [(seat.who, seat.proposal[0]) for seat in free]
-        rows = len(live) + sum(len(seat.proposal[0]) for seat in live) - sum(len(guess) for _, guess in drafts)
+        drafts = [(seat.who, seat.draft) for seat in free]
+        rows = len(live) + sum(len(seat.draft) for seat in live) - sum(len(draft) for _, draft in drafts)
         for seat, length in zip(free, self._pace.kept(rows, drafts), strict=True):
             seat.cut(length)
 
@@ -242,20 +235,33 @@ class Batch:
         return True
 
 
-def _drawn(live: Sequence[_Seat], passes: Sequence[Pass]) -> dict[int, int]:
-    """The tokens of seats that nobody drafts for, as far as they can be drawn together, by the seat's identity."""
-    made: dict[int, int] = {}
-    alike: dict[int, list[tuple[_Seat, Pass]]] = {}
+def _chosen(live: Sequence[_Seat], passes: Sequence[Pass]) -> dict[_Seat, list[int]]:
+    """The target's choices at every row, for the answers where all rows can be chosen at once for next to nothing.
+
+    Those are greedy ones, and those without a draft that keep the likeliest ids alone. Raises ModelError for logits that are
+    not finite.
+    """
+    alike: dict[str, list[tuple[_Seat, Tensor]]] = {"greedy": [], "top_k": []}
     for seat, result in zip(live, passes, strict=True):
-        simple = seat.rider is None and seat.order.rule == "match"
-        kept = seat.sampler.plain(result.logits.shape[-1]) if simple else None
-        if kept is not None:
-            alike.setdefault(kept, []).append((seat, result))
-    for some in alike.values():
-        logits = torch.cat([result.logits for _, result in some])  # [R, V]
-        samplers, positions = [seat.sampler for seat, _ in some], [len(seat.talk.tokens) for seat, _ in some]
-        made |= zip(map(id, (seat for seat, _ in some)), together(logits, samplers, positions), strict=True)
-    return made
+        kind = kind_of(seat.order.settings) if seat.order.rule == "match" else None
+        if kind == "greedy" or (kind == "top_k" and not len(seat.draft)):
+            alike[kind].append((seat, result.logits))
+    chosen: dict[_Seat, list[int]] = {}
+    if alike["greedy"]:
+        ids = greedy_rows(torch.cat([logits for _, logits in alike["greedy"]])).tolist()
+        for seat, logits in alike["greedy"]:
+            chosen[seat], ids = ids[: len(logits)], ids[len(logits) :]
+    if alike["top_k"]:
+        seats, rows = zip(*alike["top_k"], strict=True)
+        logits = torch.cat(rows)  # [R, V]
+        sampling = SamplingTensors.of([seat.sampler for seat in seats], "top_k", logits.device)
+        ids, sure = sampling.choose(
+            logits, torch.tensor([len(seat.talk.tokens) for seat in seats], device=logits.device)
+        )
+        if not bool(sure.all()):
+            raise not_a_number()
+        chosen |= {seat: [token] for seat, token in zip(seats, ids.tolist(), strict=True)}
+    return chosen
 
 
 def room(order: Order, target: TargetModel) -> int:

@@ -19,7 +19,7 @@ from outrider.core.decode.rounds import Rounds
 from outrider.core.model.model import TargetModel
 from outrider.core.policy.history import TURN, CostRecord
 from outrider.core.policy.policy import Policy
-from outrider.core.sampling.accept import Guess
+from outrider.core.sampling.draft_tree import DraftTree
 from outrider.core.sampling.sample import Sampler
 
 WIDTHS = (1, 8, 17, 2, 4, 33)  # rows that are timed at load, in this order
@@ -116,7 +116,7 @@ class Calibrator:
             raise Cancelled
         began = time.perf_counter()
         rounds = Rounds(self._target, [0] * (context + 1), self._sampler, ahead=False)
-        rounds.check(Guess([0] * (rows - 1)))
+        rounds.verify_draft(None, DraftTree(torch.zeros(rows - 1, dtype=torch.int64)))
         spent = time.perf_counter() - began
         self._target.rewind(context)
         return spent

@@ -14,17 +14,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from outrider.core.decode.rounds import first_children
-from outrider.core.drafting.contract import Context, Draft, Needs, Shape, Step
+from outrider.core.drafting.contract import Context, Needs, Shape, Step
 from outrider.core.drafting.known_states import KnownStates
 from outrider.core.drafting.registry import GuardedDrafter
-from outrider.core.policy.policy import Candidate, Offer, Policy
+from outrider.core.policy.policy import Candidate, Policy
 from outrider.core.policy.shadows import Scored, Shadow
+from outrider.core.sampling.draft_tree import DraftTree
 
 OPEN = 8  # offers of one drafter that wait to be judged
 WATCHED = 8  # tokens of each that are judged: soon, rather than deep
@@ -38,13 +37,11 @@ class Composite:
     chooses = True
     line: int | None = None
 
-    def __init__(
-        self, parts: Sequence[GuardedDrafter], policy: Policy, *, trees: bool = True, forked: bool = False
-    ) -> None:
+    def __init__(self, parts: Sequence[GuardedDrafter], policy: Policy, *, forked: bool = False) -> None:
         self.name = parts[0].name if len(parts) == 1 else "composite"
         states = tuple(sorted({number for part in parts for number in part.needs.hidden}))
         self._parts = [_Part(drafter, _columns(states, drafter.needs.hidden)) for drafter in parts]
-        self._policy, self._trees, self._forked = policy, trees, forked
+        self._policy, self._forked = policy, forked
         self._riding: _Part | None = None
         self._open = False  # whether it has drafted, and waits to hear what came of it
         self.known = 0
@@ -116,11 +113,13 @@ class Composite:
         self._states.cut(step.start)
         self._states.add(step)
 
-    def propose(self, context: Context, vocab: int) -> Draft | None:
+    def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
         """The draft that the policy chose, if it wants one."""
         self._riding = None
         able = [part for part in self._parts if not part.drafter.failed]
-        offers = {part.drafter.name: draft for part in able if (draft := self._offer(part, context, vocab)) is not None}
+        offers = {
+            part.drafter.name: draft for part in able if (draft := part.offer(context, vocab, trees=trees)) is not None
+        }
         draft, probs = None, context.probs
         while draft is None:
             candidates = [_candidate(part, context.nodes, offers) for part in able]
@@ -130,16 +129,28 @@ class Composite:
                 break
             part = self._riding = next(part for part in able if part.drafter.name == choice.name)
             if part.drafter.free:
-                draft = _first(offers[choice.name], choice.tokens)
+                draft = offers[choice.name].first(choice.tokens)
             else:
                 able.remove(part)
                 asked = replace(context, nodes=choice.tokens, probs=probs and part.drafter.trusted)
-                draft, probs = self._ask(part, asked, vocab), False
+                draft, probs = self._ask(part, asked, vocab, trees=trees), False
                 if draft is None:
                     self._policy.silent(choice.name)
         self._watch(offers, context)
         self._open = self._riding is not None
         return draft
+
+    def wants(self, context: Context, vocab: int, *, trees: bool = True) -> bool:
+        """Whether it would draft here, by the offers of those that are free; all of these wait for the text that comes."""
+        self._riding = None
+        able = [part for part in self._parts if not part.drafter.failed]
+        offers = {
+            part.drafter.name: draft for part in able if (draft := part.offer(context, vocab, trees=trees)) is not None
+        }
+        candidates = [_candidate(part, context.nodes, offers) for part in able]
+        choice = self._policy.choose([one for one in candidates if one is not None])
+        self._watch(offers, context)
+        return bool(choice.tokens)
 
     def propose_device(self, nodes: int) -> Tensor | None:
         """There is no device form: the choice is the host's."""
@@ -151,22 +162,14 @@ class Composite:
     def fork(self, report: Callable[[str], None]) -> Composite | None:
         """Forks of all parts; the length of their drafts is then chosen by whoever asks."""
         made = [fork for part in self._parts if (fork := part.drafter.fork(report)) is not None]
-        return Composite(made, self._policy, trees=self._trees, forked=True) if made else None
+        return Composite(made, self._policy, forked=True) if made else None
 
     def close(self) -> None:
         """Free all."""
         for part in self._parts:
             part.drafter.close()
 
-    def _offer(self, part: _Part, context: Context, vocab: int) -> Draft | None:
-        """What a free part proposes; of a tree that the target does not take, the line that it would verify."""
-        draft = part.offer(context, vocab)
-        if draft is None or draft.parents is None or self._trees:
-            return draft
-        line = first_children(draft.parents.tolist())
-        return Draft(draft.tokens[line], confidence=None if draft.confidence is None else draft.confidence[line])
-
-    def _ask(self, part: _Part, context: Context, vocab: int) -> Draft | None:
+    def _ask(self, part: _Part, context: Context, vocab: int, *, trees: bool) -> DraftTree | None:
         """A draft of one that is not free; what it costs is learnt."""
         costs = self._policy.costs.drafting(part.drafter.name)
         began = time.perf_counter()
@@ -174,19 +177,18 @@ class Composite:
             part.catch_up()
             costs.caught_up(behind, time.perf_counter() - began)
             began = time.perf_counter()
-        draft = part.drafter.propose(context, vocab)
+        draft = part.drafter.propose(context, vocab, trees=trees)
         if draft is not None:
             costs.saw(draft.tokens.shape[0], time.perf_counter() - began)
         return draft
 
-    def _watch(self, offers: dict[str, Draft], context: Context) -> None:
+    def _watch(self, offers: dict[str, DraftTree], context: Context) -> None:
         """Offers that are not verified wait for the text that comes."""
         for part in self._parts:
             draft = offers.get(part.drafter.name)
             if draft is not None and part is not self._riding:
-                line = None if draft.parents is None else first_children(draft.parents.tolist())
-                sure = None if draft.confidence is None else _along(draft.confidence, line)
-                part.watch(len(context.tokens), _along(draft.tokens, line), sure)
+                line = draft.line()
+                part.watch(len(context.tokens), line.ids, line.confidences)
 
 
 class _Part:
@@ -218,13 +220,13 @@ class _Part:
         self._open = [one for one in self._open if not one[0].wants]
         return found
 
-    def offer(self, context: Context, vocab: int) -> Draft | None:
+    def offer(self, context: Context, vocab: int, *, trees: bool) -> DraftTree | None:
         """What it proposes, if it is free."""
         if not self.drafter.free:
             return None
         self.catch_up()
         nodes = min(context.nodes, self.drafter.shape.nodes)
-        return self.drafter.propose(replace(context, nodes=nodes, probs=False, go_on=None), vocab)
+        return self.drafter.propose(replace(context, nodes=nodes, probs=False, go_on=None), vocab, trees=trees)
 
     def hear(self, step: Step, *, now: bool) -> None:
         """Tell it, at once where it has just drafted or much would wait; else when it is asked again, all at once."""
@@ -262,7 +264,7 @@ def _columns(states: Sequence[int], own: Sequence[int]) -> list[int] | None:
     return None if tuple(own) == tuple(states) else [states.index(number) for number in own]
 
 
-def _candidate(part: _Part, nodes: int, offers: dict[str, Draft]) -> Candidate | None:
+def _candidate(part: _Part, nodes: int, offers: dict[str, DraftTree]) -> Candidate | None:
     """How a part stands in this round; None where it is silent."""
     drafter = part.drafter
     most = min(nodes, drafter.shape.nodes)
@@ -271,32 +273,7 @@ def _candidate(part: _Part, nodes: int, offers: dict[str, Draft]) -> Candidate |
     draft = offers.get(drafter.name)
     if draft is None:
         return None
-    sure = None if draft.confidence is None else draft.confidence.tolist()
-    count = draft.tokens.shape[0]
-    if draft.parents is None:
-        return Candidate(drafter.name, count, Offer(range(count), None, sure))
-    parents = draft.parents.tolist()
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(depths[parent] + 1 if parent >= 0 else 0)
-    return Candidate(drafter.name, count, Offer(depths, parents, sure))
-
-
-def _first(draft: Draft, nodes: int) -> Draft:
-    """The first nodes of a draft; parents stand before their children, so it is a draft."""
-    if nodes >= draft.tokens.shape[0]:
-        return draft
-    return Draft(
-        draft.tokens[:nodes],
-        None if draft.parents is None else draft.parents[:nodes],
-        None,
-        None if draft.confidence is None else draft.confidence[:nodes],
-    )
-
-
-def _along(values: Tensor, line: list[int] | None) -> list[Any]:
-    """Values of all nodes, or of those of a line."""
-    return values.tolist() if line is None else values[line].tolist()
+    return Candidate(drafter.name, len(draft), draft)
 
 
 def _joined(steps: Sequence[Step]) -> Step:

@@ -97,7 +97,7 @@ class Emitter:
         self.kinds.append(kind)
         thought, inside = self._take(token)
         self._starts.append(-1 if inside else start)
-        cut = self._find_stop()
+        cut = self._find_stop() if self._stop else None
         if cut is not None:
             return self._cut(token, kind, cut)
         if self._limit is not None and len(self.ids) >= self._limit:
@@ -105,7 +105,7 @@ class Emitter:
             self.finish, self.limit = "length", "tokens"
         elif thought:  # a token shows text of one side; the other's comes with the next one
             return Token(token, thought, kind, thinking=True)
-        text = self._release(len(self._text) - (self._held() if self.finish is None else 0))
+        text = self._release(len(self._text) - (self._held() if self._stop and self.finish is None else 0))
         return Token(token, thought or text, kind, thinking=inside)
 
     def close(self, finish: Finish) -> str:

@@ -325,7 +325,7 @@ class Engine:
         for one, part in zip(able, parts, strict=True):
             model.failures.watch(*one, part)
         alone = len(parts) == 1 and not parts[0].free
-        drafter = parts[0] if alone else Composite(parts, model.policy, trees=model.talk.target.trees)
+        drafter = parts[0] if alone else Composite(parts, model.policy)
         model.talk.drafters[key] = drafter
         drafter.reset()
         return drafter

@@ -14,11 +14,11 @@ import msgspec
 import torch
 from torch import Tensor
 
-from outrider.core.decode.rounds import guess_of
 from outrider.core.drafting.contract import Context, Step, Stream
 from outrider.core.drafting.registry import Rider
 from outrider.core.library.drafter_card import Near
 from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.sampling.accept import NO_DRAFT
 
 from .answers import Kept
 from .teacher import Teacher
@@ -103,17 +103,17 @@ def _along(
             target.forward(ids[target.length : root], last=True)
             target.commit(root)
         context = _context(ids[: root + 1], min(nodes, drafter.shape.nodes))
-        guess, names = guess_of(drafter.propose(context, vocab), trees=True)
+        draft = drafter.propose(context, vocab) or NO_DRAFT
         path, node = list[int](), -1
         while root + len(path) + 2 < len(ids):
             wanted = ids[root + 1 + len(path)]
-            node = next((child for child in guess.children[node + 1] if guess.tokens[child] == wanted), -1)
+            node = next((child for child in draft.children[node + 1] if draft.ids[child] == wanted), -1)
             if node < 0:
                 break
             path.append(node)
-        made.count(guess.depth, len(path), root + 1)
+        made.count(draft.depth, len(path), root + 1)
         end = root + len(path) + 2
-        drafter.advance(_step(ids, root + 1, end, [names[node] for node in path], states))
+        drafter.advance(_step(ids, root + 1, end, path, states))
         root = end - 1
 
 

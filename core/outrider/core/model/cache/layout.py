@@ -88,19 +88,34 @@ class Tree(NamedTuple):
 
 def tree_of(parents: Sequence[int], base: int, device: torch.device) -> Tree:
     """The tree of a draft: row 0 is the root, row 1 + i node i, whose parent is node `parents[i]`, -1 the root."""
-    depth, seen = shape_of(tuple(parents))
-    return Tree(base, (depth + base).to(device), seen.to(device))
+    layout = layout_of(tuple(parents))
+    return Tree(base, (layout.depth + base).to(device), layout.seen.to(device))
+
+
+def depths_of(parents: Sequence[int]) -> list[int]:
+    """The depth of each node by its parent; those of the root, -1, have depth 0."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return depths
+
+
+class TreeLayout(NamedTuple):
+    """How the `W` rows of a pass over a tree hang together; one pass serves every layout of a width."""
+
+    depth: Tensor  # [W] int64 below the root
+    parents: Tensor  # [W] int64: row of the parent; of the root itself
+    seen: Tensor  # [W, W] bool: ancestors and itself
 
 
 @lru_cache(maxsize=64)
-def shape_of(parents: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Depth [W] and ancestors [W, W] of every row; made once for each topology."""
-    rows = 1 + len(parents)
-    depth, seen = torch.zeros(rows, dtype=torch.int64), torch.eye(rows, dtype=torch.bool)
+def layout_of(parents: tuple[int, ...]) -> TreeLayout:
+    """The layout of a draft by the parent of each node, -1 the root; made once for each topology."""
+    depth = torch.tensor([0, *(1 + depth for depth in depths_of(parents))])
+    seen = torch.eye(1 + len(parents), dtype=torch.bool)
     for node, parent in enumerate(parents):
-        depth[node + 1] = depth[parent + 1] + 1
         seen[node + 1] |= seen[parent + 1]
-    return depth, seen
+    return TreeLayout(depth, torch.tensor([0, *(parent + 1 for parent in parents)]), seen)
 
 
 def _bits(seen: Tensor) -> Tensor:
