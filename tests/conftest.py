@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.core import paths
+from outrider.core.base import paths
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # toys are too small for a second thread, and the machine may be busy
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run where there is no GPU

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-GPU = ROOT / "tests" / "gpu"
+GPU = ROOT / "benchmarks" / "gpu"
 pytestmark = pytest.mark.skipif(os.name != "posix" or shutil.which("bash") is None, reason="the script is for bash")
 
 HIDE = """

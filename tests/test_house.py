@@ -49,12 +49,12 @@ def test_outrider_is_a_namespace_in_every_root():
 def test_the_app_and_the_protocol_load_no_torch():
     names = [module(path) for path in (ROOT / "app").rglob("*.py") if path.stem != "__main__"]
     loaded = loaded_by(
-        "\n".join(f"import {name}" for name in [*names, "outrider.core.protocol", "outrider.core.paths"])
+        "\n".join(f"import {name}" for name in [*names, "outrider.core.base.protocol", "outrider.core.base.paths"])
     )
     assert not loaded & (HEAVY - {"textual"})
 
 
-@pytest.mark.parametrize("name", ["protocol", "paths", "errors", "drafting"])
+@pytest.mark.parametrize("name", ["base.protocol", "base.paths", "base.errors", "drafting"])
 def test_the_light_half_of_core_loads_nothing_heavy(name):
     assert not loaded_by(f"import outrider.core.{name}") & HEAVY
 
@@ -87,9 +87,15 @@ def test_the_wheel_holds_one_package_and_nothing_else(tmp_path):
     portions = ("app", "core", "drafters", "assets")
     assert {f"outrider/{portion}/py.typed" for portion in portions} <= set(names)
     assert {"outrider/assets/bench_prompts.jsonl", "outrider/assets/catalogue.toml"} <= set(names)
-    native = {path.name for path in (ROOT / "core/outrider/core/target").glob("native*") if path.suffix in (".c", ".h")}
-    assert len(native) > 3 and {f"outrider/core/target/{name}" for name in native} <= set(names)
-    assert not [name for name in names if "test" in name or name.endswith((".pyc", ".part"))]
+    native = {
+        path.name
+        for path in (ROOT / "core/outrider/core/model/kernels/c").glob("native*")
+        if path.suffix in (".c", ".h")
+    }
+    assert len(native) > 3 and {f"outrider/core/model/kernels/c/{name}" for name in native} <= set(names)
+    assert not [
+        name for name in names if name.startswith("tests") or "/test_" in name or name.endswith((".pyc", ".part"))
+    ]
 
 
 def test_files_and_functions_stay_short():

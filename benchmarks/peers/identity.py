@@ -21,10 +21,10 @@ from typing import Any
 
 import msgspec
 
-from outrider.core.engine import Engine
-from outrider.core.noise import Noise
-from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling, Step
-from outrider.core.sample import Sampler
+from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling, Step
+from outrider.core.sampling.noise import Noise
+from outrider.core.sampling.sample import Sampler
+from outrider.core.session.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 NONE = DrafterChoice(name="none")

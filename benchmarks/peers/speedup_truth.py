@@ -22,8 +22,8 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from outrider.app.commands._prompts import read
-from outrider.core.engine import Engine
-from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling, Speedup, Step
+from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling, Speedup, Step
+from outrider.core.session.engine import Engine
 
 SURE = 1.96
 LONG, CLEAR = 150, 1.3  # tokens and ratio from which an answer is to have a figure

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from outrider.app.client import EngineClient, EngineDied, EngineError
-from outrider.core import paths, protocol
+from outrider.core.base import paths, protocol
 
 ENGINE = """
 import os, sys, time
-from outrider.core import protocol as p
+from outrider.core.base import protocol as p
 unpacker = p.Unpacker(p.AnyRequest)
 def send(frame): os.write(1, p.pack(frame))
 def requests():

@@ -11,7 +11,7 @@ from outrider.app.live import LiveWriter
 from outrider.app.progress import ProgressLine
 from outrider.app.render import cells, json_text, pairs, printable, table
 from outrider.app.text import cut, padded, sanitize, width
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 OBEYED = [
     *(chr(code) for code in (*range(9), *range(11, 32), *range(0x7F, 0xA0))),

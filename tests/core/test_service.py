@@ -13,8 +13,18 @@ from pathlib import Path
 import pytest
 import toys
 
-from outrider.core import protocol
-from outrider.core.protocol import Done, DrafterChoice, Failed, Generate, Message, ModelChoice, Result, Sampling, Step
+from outrider.core.base import protocol
+from outrider.core.base.protocol import (
+    Done,
+    DrafterChoice,
+    Failed,
+    Generate,
+    Message,
+    ModelChoice,
+    Result,
+    Sampling,
+    Step,
+)
 
 
 class Client:

@@ -16,15 +16,14 @@ from goods import GOODS, target
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from outrider.core import registry
-from outrider.core.conversation import Conversation
-from outrider.core.drafting import Context, Draft, Shape, Stateless
-from outrider.core.engine import Engine
-from outrider.core.errors import OutriderError
-from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Notice, Report, Sampling
-from outrider.core.target.decoder import Decoder
-from outrider.core.target.linear import Linear
-from outrider.core.target.model import TargetModel
+from outrider.core.base.errors import OutriderError
+from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Notice, Report, Sampling
+from outrider.core.drafting import Context, Draft, Shape, Stateless, registry
+from outrider.core.model.decoder import Decoder
+from outrider.core.model.kernels.linear import Linear
+from outrider.core.model.model import TargetModel
+from outrider.core.session.conversation import Conversation
+from outrider.core.session.engine import Engine
 from outrider.drafters.suffix import WEIGHTS, Suffix
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13, 200, 31, 9]

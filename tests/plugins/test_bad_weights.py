@@ -23,11 +23,11 @@ from goods import GOODS, VOCAB, target
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from outrider.core import finding, registry
-from outrider.core.conversation import Conversation
-from outrider.core.drafting import Drafter
-from outrider.core.errors import DrafterError, OutriderError
-from outrider.core.target.model import TargetModel
+from outrider.core.base.errors import DrafterError, OutriderError
+from outrider.core.drafting import Drafter, registry
+from outrider.core.library import discovery
+from outrider.core.model.model import TargetModel
+from outrider.core.session.conversation import Conversation
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13, 200, 31, 9]
 TRACE = re.compile(r"Traceback|File \"|\w(Error|Exception)\b|torch\.|<class|<built-in|object at|\n")
@@ -430,7 +430,7 @@ def test_files_that_no_method_takes(name: str, folder: Path, model: TargetModel)
     """Weights without the name of a method: the reason of each."""
     FILES["weights cut in the body"](folder / GOODS[name].weights, folder / GOODS[name].settings)
     with pytest.raises(DrafterError) as caught:
-        finding.accepting(target(name, model).info, str(folder))
+        discovery.accepting(target(name, model).info, str(folder))
     assert all(f"{each.method}: " in sentence(caught.value) for each in GOODS.values())
 
 

@@ -22,13 +22,13 @@ from replay import Replay
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Drafter, Fit, Match, Method, Step
-from outrider.core.sample import Settings
-from outrider.core.target.capture import Capture
-from outrider.core.target.model import SLACK, TargetModel
-from outrider.core.target.state import Rows
-from outrider.core.weights.checkpoint import open_checkpoint
+from outrider.core.formats.checkpoint import open_checkpoint
+from outrider.core.model.cache.states import Rows
+from outrider.core.model.capture import Capture
+from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.conversation import Conversation
 from outrider.drafters import draft_model, layerskip
 from outrider.drafters.dflash import DFlash
 from outrider.drafters.eagle import Eagle
@@ -51,9 +51,9 @@ def but_one(names: Iterable[Any], first: Any) -> list[Any]:
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes read no more than they need, as without fused kernels, in steps that a short conversation goes through."""
-    monkeypatch.setattr("outrider.core.target.lane.LEAST_END", 32)
+    monkeypatch.setattr("outrider.core.model.lane.LEAST_END", 32)
     for place in ("steps", "decoder"):
-        monkeypatch.setattr(f"outrider.core.target.{place}.reads_what_is_there", lambda mixers, like: False)
+        monkeypatch.setattr(f"outrider.core.model.{place}.reads_what_is_there", lambda mixers, like: False)
 
 
 class Heard:

@@ -14,14 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from outrider.core import registry
+from outrider.core.base.errors import OutriderError
 from outrider.core.conformance import NAMES, check, failures
-from outrider.core.conformance_rig import Ask, Ride, Rig, Run
-from outrider.core.drafting import Context, Draft, Drafter
-from outrider.core.errors import OutriderError
-from outrider.core.registry import GuardedDrafter
-from outrider.core.target.model import SLACK, TargetModel
-from outrider.core.weights.checkpoint import describe
+from outrider.core.conformance.rig import Ask, Ride, Rig, Run
+from outrider.core.drafting import Context, Draft, Drafter, registry
+from outrider.core.drafting.registry import GuardedDrafter
+from outrider.core.formats.checkpoint import describe
+from outrider.core.model.model import SLACK, TargetModel
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)]
 

@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from outrider.core import registry
-from outrider.core.errors import ModelError, UsageError
+from outrider.core.base.errors import ModelError, UsageError
+from outrider.core.drafting import registry
 from outrider.core.train.answers import Kept
-from outrider.core.train.paper import ride
+from outrider.core.train.offline_acceptance import ride
 from outrider.core.train.recipe import Continuing, Trainee
-from outrider.core.train.settled import recipe_of
+from outrider.core.train.run_settings import recipe_of
 from outrider.core.train.teacher import Teacher
 
 CASES = {

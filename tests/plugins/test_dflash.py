@@ -18,14 +18,14 @@ import toys
 from luck import Luck
 from torch import Tensor
 
-from outrider.core import accept
-from outrider.core.accept import Guess
-from outrider.core.conversation import Conversation
+from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Context, Match, Step
-from outrider.core.noise import Noise
-from outrider.core.protocol import DrafterChoice
-from outrider.core.sample import Sampler, Settings
-from outrider.core.target.model import TargetModel
+from outrider.core.model.model import TargetModel
+from outrider.core.sampling import accept
+from outrider.core.sampling.accept import Guess
+from outrider.core.sampling.noise import Noise
+from outrider.core.sampling.sample import Sampler, Settings
+from outrider.core.session.conversation import Conversation
 from outrider.drafters.dflash import DFlash
 from outrider.drafters.dflash.draft import Rider
 from outrider.drafters.dflash.heads import Markov, Selector
@@ -240,7 +240,7 @@ def test_after_a_hot_switch_it_knows_what_it_missed(home: Path, kind: str) -> No
 def test_where_they_are_not_told_the_context_begins_where_states_are_known(
     home: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outrider.core.answer.give_states", lambda *some: None)
+    monkeypatch.setattr("outrider.core.session.answer.give_states", lambda *some: None)
     folder = home / f"{kind}{VOCAB}"
     talk = Conversation(toys.target(vocab=VOCAB, sharp=0.4))
     want = toys.answer(Conversation(toys.target(vocab=VOCAB, sharp=0.4)), PROMPT, settings=toys.SAMPLED)

@@ -15,8 +15,8 @@ import torch
 import toys
 from torch import Tensor
 
+from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.drafting import Fit
-from outrider.core.errors import ModelError, UsageError
 from outrider.drafters.dflash import DFlash
 from outrider.drafters.dflash.format import Plan, Sight, read_plan
 

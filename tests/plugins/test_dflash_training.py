@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from outrider.core import registry
+from outrider.core.drafting import registry
 from outrider.core.train.answers import Kept
 from outrider.core.train.loop import Loop, Schedule
-from outrider.core.train.paper import ride
+from outrider.core.train.offline_acceptance import ride
 from outrider.core.train.states import States
 from outrider.core.train.teacher import Teacher
 from outrider.drafters.dflash.training import DFlashRecipe, DFlashTrainee, Layer, Settings

@@ -10,12 +10,12 @@ import pytest
 import torch
 import toys
 
-from outrider.core.conversation import Conversation
+from outrider.core.base.errors import DrafterError, ModelError
+from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
 from outrider.core.drafting import Fit, ModelInfo
-from outrider.core.engine import Engine
-from outrider.core.errors import DrafterError, ModelError
-from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
-from outrider.core.sample import Settings
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.conversation import Conversation
+from outrider.core.session.engine import Engine
 from outrider.drafters.draft_model import DraftModel, Rider
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]

@@ -12,7 +12,7 @@ import torch
 import toys
 from safetensors.torch import load_file, save_file
 
-from outrider.core.errors import ModelError, UsageError
+from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.train.decoder import Decoder, Layer, read
 from outrider.core.train.recipe import Text
 from outrider.core.train.teacher import Teacher

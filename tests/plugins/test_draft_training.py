@@ -15,16 +15,16 @@ import toys
 from safetensors.torch import load_file
 from torch import Tensor
 
-from outrider.core import registry
-from outrider.core.errors import Cancelled, ModelError, UsageError
+from outrider.core.base.errors import Cancelled, ModelError, UsageError
+from outrider.core.drafting import registry
+from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.train import decoder as decoders
 from outrider.core.train.answers import Kept
 from outrider.core.train.loop import Loop, Schedule
-from outrider.core.train.paper import ride
+from outrider.core.train.offline_acceptance import ride
 from outrider.core.train.recipe import Batch, Changing, Continuing, Labeller, Text
 from outrider.core.train.states import States, nbytes
 from outrider.core.train.teacher import Teacher
-from outrider.core.weights.checkpoint import open_checkpoint
 from outrider.drafters.draft_model import training
 from outrider.drafters.draft_model.training import DraftRecipe, DraftTrainee, Settings
 

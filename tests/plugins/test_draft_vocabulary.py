@@ -14,15 +14,15 @@ import toys
 from tokenizers import Tokenizer as Inner
 from tokenizers import decoders, models
 
-from outrider.core.conversation import Conversation
+from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
 from outrider.core.drafting import Fit, ModelInfo
-from outrider.core.engine import Engine
-from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
-from outrider.core.sample import Settings
-from outrider.core.target.decoder import Decoder
+from outrider.core.formats.checkpoint import describe
+from outrider.core.model.decoder import Decoder
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.conversation import Conversation
+from outrider.core.session.engine import Engine
 from outrider.core.text.files import TokenizerFiles
 from outrider.core.text.tokenizer import Tokenizer
-from outrider.core.weights.checkpoint import describe
 from outrider.drafters.draft_model import DraftModel, Rider
 from outrider.drafters.draft_model.vocabulary import Bridge, Key, Vocabulary
 

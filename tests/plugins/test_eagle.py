@@ -23,12 +23,12 @@ from pairs import Pair
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from outrider.core.conversation import Conversation
+from outrider.core.base.errors import BrokenFileError, ModelError, UsageError
+from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Step
-from outrider.core.errors import BrokenFileError, ModelError, UsageError
-from outrider.core.protocol import DrafterChoice
-from outrider.core.sample import Settings
-from outrider.core.target.where import Where
+from outrider.core.model.cache.layout import Where
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.conversation import Conversation
 from outrider.drafters.eagle import Eagle
 from outrider.drafters.eagle.draft import Rider
 from outrider.drafters.eagle.format import counts_outputs, default_states

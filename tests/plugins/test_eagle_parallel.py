@@ -21,12 +21,12 @@ from eagles import NONE, PROMPT, WIDTH
 from peagles import KINDS, STATES, Formula, folder
 from torch import Tensor
 
-from outrider.core.conversation import Conversation
+from outrider.core.base.errors import ModelError, UsageError
+from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Context, Draft, Fit, Step
-from outrider.core.errors import ModelError, UsageError
-from outrider.core.protocol import DrafterChoice
-from outrider.core.sample import Settings
-from outrider.core.target.model import TargetModel
+from outrider.core.model.model import TargetModel
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.conversation import Conversation
 from outrider.drafters.eagle import Eagle
 from outrider.drafters.eagle.draft import Rider, Style
 from outrider.drafters.eagle.parallel import Parallel

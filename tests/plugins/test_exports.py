@@ -13,10 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from outrider.core import registry
-from outrider.core.drafting import Context, Step, Stream
-from outrider.core.errors import UsageError
-from outrider.core.train.settled import recipe_of
+from outrider.core.base.errors import UsageError
+from outrider.core.drafting import Context, Step, Stream, registry
+from outrider.core.train.run_settings import recipe_of
 from outrider.core.train.teacher import Teacher
 
 BLOCK = {"words": 30, "states": 3, "layers": 1, "block": 4}

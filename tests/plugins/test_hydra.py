@@ -13,11 +13,11 @@ import toys
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outrider.core.conversation import Conversation
+from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.drafting import Draft, Fit, ModelInfo, Needs, Step
-from outrider.core.errors import BrokenFileError, ModelError
-from outrider.core.sample import Settings
-from outrider.core.target.model import TargetModel
+from outrider.core.model.model import TargetModel
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.conversation import Conversation
 from outrider.drafters.medusa import Medusa
 from outrider.drafters.medusa.draft import Rider
 

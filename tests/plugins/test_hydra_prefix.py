@@ -19,14 +19,14 @@ import toys
 from safetensors.torch import save_file
 from torch import Tensor
 
+from outrider.core.base.errors import BrokenFileError, ModelError
+from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling
 from outrider.core.conformance import NAMES, check, failures
-from outrider.core.conversation import Conversation
 from outrider.core.drafting import Draft, Fit, Needs, Step
-from outrider.core.engine import Engine
-from outrider.core.errors import BrokenFileError, ModelError
-from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling
-from outrider.core.sample import Settings
-from outrider.core.target.model import TargetModel
+from outrider.core.model.model import TargetModel
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.conversation import Conversation
+from outrider.core.session.engine import Engine
 from outrider.drafters.medusa import Medusa, prefix
 from outrider.drafters.medusa.draft import Rider
 

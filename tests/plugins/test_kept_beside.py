@@ -12,11 +12,12 @@ import torch
 import toys
 from goods import CONTEXT, GOODS
 
-from outrider.core.conversation import Conversation
-from outrider.core.registry import GuardedDrafter, load
-from outrider.core.target.linear import Form, Linear, kept, rounded
-from outrider.core.target.model import TargetModel
-from outrider.core.weights.grouped import GROUP, Grouped
+from outrider.core.drafting.registry import GuardedDrafter, load
+from outrider.core.formats.quantized import GROUP, Grouped
+from outrider.core.model.kernels.forms import Form, kept, rounded
+from outrider.core.model.kernels.linear import Linear
+from outrider.core.model.model import TargetModel
+from outrider.core.session.conversation import Conversation
 
 PROMPT = [3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
 MODELS = {"llama": {}, "gemma4": {"architecture": "gemma4"}}

@@ -13,14 +13,14 @@ import pytest
 import torch
 import toys
 
-from outrider.core.conversation import Conversation
+from outrider.core.base.errors import ModelError
+from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Fit, ModelInfo, Needs, Step
-from outrider.core.errors import ModelError
-from outrider.core.protocol import DrafterChoice
-from outrider.core.sample import Settings
-from outrider.core.target.decoder import Decoder
-from outrider.core.target.model import TargetModel
-from outrider.core.weights.checkpoint import describe
+from outrider.core.formats.checkpoint import describe
+from outrider.core.model.decoder import Decoder
+from outrider.core.model.model import TargetModel
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.conversation import Conversation
 from outrider.drafters.layerskip import ENOUGH, LayerSkip, Meter, Rider
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]

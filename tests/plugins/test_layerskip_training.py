@@ -13,9 +13,9 @@ import torch
 import toys
 from torch import Tensor
 
-from outrider.core import registry
-from outrider.core.conversation import Conversation
-from outrider.core.errors import UsageError
+from outrider.core.base.errors import UsageError
+from outrider.core.drafting import registry
+from outrider.core.session.conversation import Conversation
 from outrider.core.train.answers import Kept
 from outrider.core.train.loop import Loop, Schedule
 from outrider.core.train.recipe import Changing

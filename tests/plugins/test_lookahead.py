@@ -8,10 +8,10 @@ import pytest
 import torch
 import toys
 
-from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Fit, ModelInfo, Step
-from outrider.core.noise import Noise
-from outrider.core.sample import Sampler, Settings
+from outrider.core.sampling.noise import Noise
+from outrider.core.sampling.sample import Sampler, Settings
+from outrider.core.session.conversation import Conversation
 from outrider.drafters import lookahead
 from outrider.drafters.lookahead import KEYS, LEVEL, SET, Lookahead, Pool, Rider, Tree
 

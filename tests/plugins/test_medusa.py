@@ -14,12 +14,12 @@ import torch
 import toys
 from safetensors.torch import load_file, save_file
 
-from outrider.core.conversation import Conversation
+from outrider.core.base.errors import BrokenFileError, DrafterError, ModelError
+from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
 from outrider.core.drafting import Context, Draft, Fit, ModelInfo, Needs, Step
-from outrider.core.engine import Engine
-from outrider.core.errors import BrokenFileError, DrafterError, ModelError
-from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
-from outrider.core.sample import Settings
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.conversation import Conversation
+from outrider.core.session.engine import Engine
 from outrider.drafters.medusa import Medusa
 from outrider.drafters.medusa.draft import MEASURED, Rider
 from outrider.drafters.medusa.format import MedusaFiles, open_heads
@@ -465,7 +465,7 @@ def medusa_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The entry point as the package announces it, also where the checkout was installed before it was there."""
     from importlib.metadata import EntryPoint
 
-    from outrider.core import registry
+    from outrider.core.drafting import registry
 
     point = EntryPoint("medusa", "outrider.drafters.medusa:Medusa", registry.GROUP)
     known = [entry for entry in registry.entries() if entry.name != "medusa"]

@@ -12,16 +12,15 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from outrider.core import registry
-from outrider.core.drafting import Context
-from outrider.core.errors import BrokenFileError, ModelError
-from outrider.core.noise import Noise
-from outrider.core.sample import Sampler
-from outrider.core.sample import Settings as SamplerSettings
+from outrider.core.base.errors import BrokenFileError, ModelError
+from outrider.core.drafting import Context, registry
+from outrider.core.sampling.noise import Noise
+from outrider.core.sampling.sample import Sampler
+from outrider.core.sampling.sample import Settings as SamplerSettings
+from outrider.core.train.draft_vocabulary import Sayings
 from outrider.core.train.loop import Loop, Schedule
-from outrider.core.train.paper import ride
+from outrider.core.train.offline_acceptance import ride
 from outrider.core.train.states import States
-from outrider.core.train.words import Sayings
 from outrider.drafters.medusa.format import open_heads
 from outrider.drafters.medusa.heads import MedusaHeads, read_heads
 from outrider.drafters.medusa.training import JointTrainee, MedusaRecipe, MedusaTrainee, Settings

@@ -15,15 +15,16 @@ import toys
 from converter import convert
 from safetensors.torch import load_file, save_file
 
-from outrider.core.conversation import Conversation
+from outrider.core.base.errors import ModelError
+from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Draft, Fit, ModelInfo, Step
-from outrider.core.errors import ModelError
-from outrider.core.protocol import DrafterChoice
-from outrider.core.sample import Picks, Settings
-from outrider.core.target.linear import Expanding, Linear
-from outrider.core.target.model import TargetModel
-from outrider.core.target.packed_linear import Packed
-from outrider.core.weights.checkpoint import info, open_checkpoint
+from outrider.core.drafting.chain import Picks
+from outrider.core.formats.checkpoint import info, open_checkpoint
+from outrider.core.model.kernels.linear import Expanding, Linear
+from outrider.core.model.kernels.packed_linear import Packed
+from outrider.core.model.model import TargetModel
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.conversation import Conversation
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp.chain import Chain
 from outrider.drafters.mtp.layout import COPIES, find

@@ -15,13 +15,14 @@ import toys
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from outrider.core.conversation import Conversation
+from outrider.core.base.errors import ModelError, UsageError
+from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Fit, Step
-from outrider.core.errors import ModelError, UsageError
-from outrider.core.protocol import DrafterChoice
-from outrider.core.sample import Picks, Settings
-from outrider.core.target.model import SLACK, TargetModel
-from outrider.core.weights.checkpoint import open_checkpoint
+from outrider.core.drafting.chain import Picks
+from outrider.core.formats.checkpoint import open_checkpoint
+from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.conversation import Conversation
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp.assistant import Assistant
 

@@ -14,11 +14,12 @@ import toys
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outrider.core.conversation import Conversation
+from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.drafting import Fit, Step
-from outrider.core.errors import BrokenFileError, ModelError
-from outrider.core.sample import Picks, Settings
-from outrider.core.target.model import TargetModel
+from outrider.core.drafting.chain import Picks
+from outrider.core.model.model import TargetModel
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.conversation import Conversation
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp.heads import Heads
 from outrider.drafters.mtp.layout import META

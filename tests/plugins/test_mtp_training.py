@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from outrider.core import registry
+from outrider.core.drafting import registry
 from outrider.core.train.answers import Kept
-from outrider.core.train.ground import Joint
+from outrider.core.train.draft_vocabulary import Sayings
 from outrider.core.train.loop import Loop, Schedule
-from outrider.core.train.paper import ride
+from outrider.core.train.offline_acceptance import ride
 from outrider.core.train.recipe import Changing
 from outrider.core.train.states import States
 from outrider.core.train.teacher import Teacher
-from outrider.core.train.words import Sayings
+from outrider.core.train.teacher_in_training import Joint
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp.ahead import AheadTrainee
 from outrider.drafters.mtp.beside import BesideTrainee, halves, neighbours

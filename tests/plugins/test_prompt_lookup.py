@@ -10,8 +10,8 @@ import torch
 import toys
 
 from outrider.core.drafting import Context, Fit, ModelInfo, Step
-from outrider.core.noise import Noise
-from outrider.core.sample import Sampler
+from outrider.core.sampling.noise import Noise
+from outrider.core.sampling.sample import Sampler
 from outrider.drafters.prompt_lookup import LONGEST, SHORTEST, Lookup, PromptLookup
 
 NONE = torch.empty(0, dtype=torch.int64)

@@ -14,9 +14,9 @@ import pairs
 import pytest
 import toys
 
+from outrider.core.base.errors import UsageError
 from outrider.core.drafting import Fit, Match, Step
-from outrider.core.errors import UsageError
-from outrider.core.weights.checkpoint import open_checkpoint
+from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.drafters.dflash import DFlash
 from outrider.drafters.eagle import Eagle
 from outrider.drafters.mtp import Mtp

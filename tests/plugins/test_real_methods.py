@@ -9,10 +9,10 @@ import starter
 import toys
 import untrained
 
-from outrider.core.engine import Engine
-from outrider.core.errors import ModelError
-from outrider.core.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling
-from outrider.core.weights.library import resolve
+from outrider.core.base.errors import ModelError
+from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling
+from outrider.core.library.library import resolve
+from outrider.core.session.engine import Engine
 
 pytestmark = pytest.mark.real
 

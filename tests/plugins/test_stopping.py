@@ -16,11 +16,10 @@ from goods import GOODS, target
 from replay import Replay
 from torch import Tensor
 
-from outrider.core import registry
-from outrider.core.conversation import Conversation
-from outrider.core.drafting import Context, Draft, Drafter
-from outrider.core.sample import Settings, certainty
-from outrider.core.target.model import TargetModel
+from outrider.core.drafting import Context, Draft, Drafter, registry
+from outrider.core.model.model import TargetModel
+from outrider.core.sampling.sample import Settings, certainty
+from outrider.core.session.conversation import Conversation
 from outrider.drafters.layerskip import Rider as Layerskip
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13, 200, 31, 9]

@@ -11,11 +11,11 @@ import pytest
 import torch
 import toys
 
-from outrider.core.conversation import Conversation
+from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Context, Fit, Match, ModelInfo, Step
-from outrider.core.errors import ModelError
-from outrider.core.noise import Noise
-from outrider.core.sample import Sampler, Settings
+from outrider.core.sampling.noise import Noise
+from outrider.core.sampling.sample import Sampler, Settings
+from outrider.core.session.conversation import Conversation
 from outrider.drafters.suffix import Rider, Suffix
 from outrider.drafters.suffix.automaton import CHAIN, Automaton
 from outrider.drafters.suffix.corpus import LONGEST, SHORTEST, WINDOW, Corpus
@@ -384,10 +384,10 @@ def test_a_corpus_is_read_in_the_targets_tokens(tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("the quick brown fox")
     rider = load(model, notes)
+    from outrider.core.formats.checkpoint import open_checkpoint
     from outrider.core.text.tokenizer import Tokenizer
-    from outrider.core.weights.checkpoint import open_checkpoint
 
-    tokenizer = Tokenizer.from_checkpoint(open_checkpoint(model))
+    tokenizer = Tokenizer(open_checkpoint(model).text())
     told(tokenizer.encode("a quick"), rider)
     assert tokenizer.decode(guess(rider, 20)[0]) == " brown fox"
 

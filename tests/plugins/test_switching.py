@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import toys
 
-from outrider.core.protocol import (
+from outrider.core.base.protocol import (
     Done,
     DrafterChoice,
     Event,

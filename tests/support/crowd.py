@@ -7,12 +7,12 @@ from typing import Any
 
 import toys
 
-from outrider.core.answer import Order
-from outrider.core.batch import Batch
-from outrider.core.policy import Policy
-from outrider.core.protocol import DrafterChoice, Event, Report
-from outrider.core.registry import Rider
-from outrider.core.target.model import TargetModel
+from outrider.core.base.protocol import DrafterChoice, Event, Report
+from outrider.core.drafting.registry import Rider
+from outrider.core.model.model import TargetModel
+from outrider.core.policy.policy import Policy
+from outrider.core.session.answer import Order
+from outrider.core.session.batch import Batch
 
 
 def order(number: int, ids: Sequence[int], **settings: Any) -> Order:

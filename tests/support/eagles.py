@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outrider.core.drafting import Fit
-from outrider.core.target.model import TargetModel
+from outrider.core.model.model import TargetModel
 from outrider.drafters.eagle import Eagle
 from outrider.drafters.eagle.draft import Rider
 

@@ -11,16 +11,17 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from outrider.core.conversation import Conversation
 from outrider.core.drafting import ModelInfo
-from outrider.core.target.decoder import Decoder
-from outrider.core.target.families import read_spec, text_config
-from outrider.core.target.linear import Form
-from outrider.core.target.load import load_decoder
-from outrider.core.target.model import SLACK, TargetModel
-from outrider.core.target.rope import table
-from outrider.core.target.spec import AttentionSpec, LatentSpec
-from outrider.core.weights.checkpoint import open_checkpoint
+from outrider.core.formats.checkpoint import open_checkpoint
+from outrider.core.formats.config import text_config
+from outrider.core.model.blocks.rope import table
+from outrider.core.model.decoder import Decoder
+from outrider.core.model.families import read_spec
+from outrider.core.model.families.spec import AttentionSpec, LatentSpec
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.load import load_decoder
+from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.session.conversation import Conversation
 
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "golden"
 REASON = "the golden checkpoints are not beside this checkout"

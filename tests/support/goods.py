@@ -14,7 +14,7 @@ import peagles
 import toys
 import untrained
 
-from outrider.core.target.model import TargetModel
+from outrider.core.model.model import TargetModel
 
 VOCAB = untrained.TOY.vocab
 CONTEXT = 200

@@ -20,15 +20,15 @@ from terminal import Terminal
 from traces import answer, loading, written
 
 from outrider.app.store.chats import Store
-from outrider.core import protocol
-from outrider.core.protocol import Step
+from outrider.core.base import protocol
+from outrider.core.base.protocol import Step
 
 Victim = Literal["chat", "engine"]
 
 _CHAT = """
 import json, sys
 from outrider.app.chat import ChatOptions, run_chat
-from outrider.core.protocol import ModelChoice
+from outrider.core.base.protocol import ModelChoice
 model, command = json.loads(sys.argv[1])
 run_chat(ChatOptions(ModelChoice(model=model), command=command))
 """

@@ -14,13 +14,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outrider.core.drafting import ModelInfo
-from outrider.core.target.attention import Attention
-from outrider.core.target.decoder import Block
-from outrider.core.target.linear import Form, Linear
-from outrider.core.target.load import load_decoder
-from outrider.core.target.mlp import Dense
-from outrider.core.target.model import SLACK, TargetModel
-from outrider.core.weights.checkpoint import info, open_checkpoint
+from outrider.core.formats.checkpoint import info, open_checkpoint
+from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.block import Block
+from outrider.core.model.blocks.mlp import Dense
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.linear import Linear
+from outrider.core.model.load import load_decoder
+from outrider.core.model.model import SLACK, TargetModel
 
 WIDTH, HEADS, KV, SIZE, INNER, EPS, THETA = 32, 4, 2, 8, 48, 1e-5, 10000.0  # of `toys.checkpoint`
 

@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outrider.core.target.linear import Expanding, Linear
-from outrider.core.target.mlp import ACTIVATIONS, Dense, Ungated
-from outrider.core.target.spec import Activation
-from outrider.core.weights.grouped import Grouped, pack_nibbles, quantise
+from outrider.core.formats.quantized import Grouped, pack_nibbles, quantise
+from outrider.core.model.blocks.mlp import Dense, Ungated
+from outrider.core.model.families.spec import Activation
+from outrider.core.model.kernels.activations import ACTIVATIONS
+from outrider.core.model.kernels.linear import Expanding, Linear
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 TABLES = {

@@ -12,13 +12,13 @@ import toys
 from safetensors.torch import load_file
 from torch import Tensor
 
-from outrider.core.conversation import Conversation
+from outrider.core.base.protocol import Report
 from outrider.core.drafting import Context, Draft, Drafter, ModelInfo
-from outrider.core.noise import Noise
-from outrider.core.protocol import Report
-from outrider.core.registry import GuardedDrafter
-from outrider.core.sample import Sampler, Settings
-from outrider.core.target.model import SLACK, TargetModel
+from outrider.core.drafting.registry import GuardedDrafter
+from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.sampling.noise import Noise
+from outrider.core.sampling.sample import Sampler, Settings
+from outrider.core.session.conversation import Conversation
 
 FOLDER = golden.FOLDER.parent / "golden_drafters"
 REASON = "the golden drafters are not beside this checkout"

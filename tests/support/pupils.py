@@ -12,14 +12,14 @@ import toys
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from outrider.core.target.linear import Form
-from outrider.core.target.load import load_decoder
-from outrider.core.target.model import SLACK, TargetModel
+from outrider.core.formats.checkpoint import info, open_checkpoint
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.load import load_decoder
+from outrider.core.model.model import SLACK, TargetModel
 from outrider.core.train.answers import Kept
 from outrider.core.train.recipe import Batch
 from outrider.core.train.states import States
 from outrider.core.train.teacher import Teacher
-from outrider.core.weights.checkpoint import info, open_checkpoint
 
 VOCAB = 48
 CONTEXT = 256

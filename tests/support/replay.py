@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from outrider.core.target import ops
-from outrider.core.target.capture import Capture, Job
+from outrider.core.model.capture import Capture, Job
+from outrider.core.model.kernels import ops
 
 HOST = ("_local_scalar_dense", "nonzero", "unique", "masked_select")  # results whose value or shape the host would need
 

@@ -15,9 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from outrider.core.composite import OPEN, WATCHED
-from outrider.core.policy import LADDER, Candidate, Choice, Offer, Outcome, Policy
-from outrider.core.shadows import Scored
+from outrider.core.policy.policy import LADDER, Candidate, Choice, Offer, Outcome, Policy
+from outrider.core.policy.shadows import Scored
+from outrider.core.session.composite import OPEN, WATCHED
 
 Noise = Callable[[random.Random], float]
 Level = Callable[[int], float]

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from outrider.core.formats.checkpoint import Checkpoint, open_checkpoint
+from outrider.core.library.library import resolve
 from outrider.core.text.tokenizer import Tokenizer
-from outrider.core.weights.checkpoint import Checkpoint, open_checkpoint
-from outrider.core.weights.library import resolve
 
 SHARD = 2 << 30  # bytes
 
@@ -62,7 +62,7 @@ def _kept(source: Checkpoint, layers: int | None) -> list[str]:
 
 
 def _tokenizer(source: Checkpoint, into: Path) -> None:
-    tokenizer = Tokenizer.from_checkpoint(source)
+    tokenizer = Tokenizer(source.text())
     (into / "tokenizer.json").write_text(tokenizer.to_json())
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

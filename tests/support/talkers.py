@@ -11,8 +11,8 @@ import toys
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor, ones, randn
 
+from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.text.tokenizer import Tokenizer
-from outrider.core.weights.checkpoint import open_checkpoint
 
 # As Qwen3 does it: the last thought is kept until the next question, none may be asked for.
 QWEN = """{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' }}
@@ -39,7 +39,7 @@ def reciting(folder: Path, template: str, *pieces: str) -> Path:
     toys.checkpoint(folder, extra=MARKERS)
     with_template(folder, template)
     checkpoint = open_checkpoint(folder)
-    tokenizer = Tokenizer.from_checkpoint(checkpoint)
+    tokenizer = Tokenizer(checkpoint.text())
     checkpoint.close()
     said = [token for piece in ("\n", *pieces, "<|im_end|>") for token in tokenizer.encode(piece)]
     assert len(said) == len(set(said))

@@ -10,22 +10,23 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outrider.core.answer import Answer, Order
-from outrider.core.conversation import Conversation
+from outrider.core.base.errors import OutriderError
+from outrider.core.base.protocol import DrafterChoice, Report
 from outrider.core.drafting import Context, Draft, Drafter, ModelInfo, Needs, Shape, Stateless, Step
-from outrider.core.errors import OutriderError
-from outrider.core.policy import Policy
-from outrider.core.protocol import DrafterChoice, Report
-from outrider.core.registry import GuardedDrafter, Rider
-from outrider.core.sample import Settings
-from outrider.core.target.attention import Attention
-from outrider.core.target.decoder import Block, Decoder, Weights
-from outrider.core.target.linear import Linear, Table
-from outrider.core.target.load import tables
-from outrider.core.target.mlp import Dense
-from outrider.core.target.model import SLACK, TargetModel
-from outrider.core.target.norm import Norm
-from outrider.core.target.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
+from outrider.core.drafting.registry import GuardedDrafter, Rider
+from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.block import Block, Weights
+from outrider.core.model.blocks.mlp import Dense
+from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.decoder import Decoder
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
+from outrider.core.model.kernels.linear import Linear, Table
+from outrider.core.model.load import tables
+from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.policy.policy import Policy
+from outrider.core.sampling.sample import Settings
+from outrider.core.session.answer import Answer, Order
+from outrider.core.session.conversation import Conversation
 
 GREEDY = Settings(temperature=0)
 SAMPLED = Settings(temperature=1.0, top_p=1.0)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from outrider.app.client import EngineClient
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 IDLE = 45.0  # seconds
 

@@ -1,6 +1,6 @@
 """The app's side of the pipe: starts the engine process, sends requests, hands events to whoever asked.
 
-Any program that speaks `outrider.core.protocol` over its stdin and stdout can stand in for the engine; tests and demos
+Any program that speaks `outrider.core.base.protocol` over its stdin and stdout can stand in for the engine; tests and demos
 run a scripted one.
 """
 
@@ -20,7 +20,7 @@ from importlib.metadata import version
 from typing import IO, Any
 
 from outrider.app.config import folders
-from outrider.core import paths, protocol, terminal
+from outrider.core.base import paths, protocol, terminal
 
 # Weights are read from end to end for every token; in huge pages that is a tenth faster. Only the C library's start-up
 # reads this, so it cannot be set from inside; where it is not known it does nothing.

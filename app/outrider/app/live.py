@@ -10,7 +10,7 @@ from typing import TextIO
 from outrider.app.chat.blocks import Piece, Scanner
 from outrider.app.chat.clean import harmless
 from outrider.app.markdown import Line, Lines, plain_lines, shown
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 _PAUSE = 0.03  # seconds between two drawings of the tail
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from outrider.core import paths
+from outrider.core.base import paths
 
 if TYPE_CHECKING:
     import click

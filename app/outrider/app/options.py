@@ -16,7 +16,7 @@ from outrider.app.config import FIELDS, Asked, Settings
 from outrider.app.config.read import read
 from outrider.app.names import complete_drafter, complete_model
 from outrider.app.render import WrongUsage, say
-from outrider.core.protocol import (
+from outrider.core.base.protocol import (
     LEAST_CONTEXT,
     MOST_DRAFTED,
     MOST_TOKENS,

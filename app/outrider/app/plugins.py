@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 
 from outrider.app.render import Failure, WrongUsage
-from outrider.core import paths
+from outrider.core.base import paths
 
 GROUP = "outrider.drafters"
 PINNED = ("torch", "outrider")  # no plugin may replace these

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from outrider.app import render
 from outrider.app.text import cut
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 _VERBS = {
     "bench": "Measuring",

@@ -13,7 +13,7 @@ import msgspec
 
 from outrider.app.text import padded, sanitize
 from outrider.app.text import width as cells
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 _JSON_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206f\ufff9-\ufffb]")
 

@@ -1,6 +1,6 @@
 """A stand-in for the engine: `python -m outrider.app.scripted TRACE [--speed X]` plays a recorded trace.
 
-It speaks `outrider.core.protocol` over stdin and stdout, so everything above the pipe runs as with a real engine: for
+It speaks `outrider.core.base.protocol` over stdin and stdout, so everything above the pipe runs as with a real engine: for
 tests, demos and pictures. A trace is JSON Lines; each line is
 
     {"on": "load" | "generate" | …, "at": SECONDS, "frame": {"type": "Step", ...}}
@@ -31,8 +31,8 @@ from typing import Any
 
 import msgspec
 
-from outrider.core import protocol, terminal
-from outrider.core.protocol import Done, Failed, Finish, Loaded, Progress, Report, Result, Step, Timing
+from outrider.core.base import protocol, terminal
+from outrider.core.base.protocol import Done, Failed, Finish, Loaded, Progress, Report, Result, Step, Timing
 
 _CHUNK = 1 << 16
 

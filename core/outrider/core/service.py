@@ -37,9 +37,10 @@ from importlib.metadata import version  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-from outrider.core import protocol, terminal  # noqa: E402
-from outrider.core.errors import Cancelled, OutriderError  # noqa: E402
-from outrider.core.trouble import explain, out_of_memory, release  # noqa: E402
+from outrider.core.base.errors import Cancelled, OutriderError  # noqa: E402
+from outrider.core.base.trouble import explain, out_of_memory, release  # noqa: E402
+
+from .base import protocol, terminal  # noqa: E402
 
 _READ = 1 << 16
 
@@ -79,7 +80,7 @@ class Service:
     def engine(self) -> Any:
         """The engine; importing it is what loads torch."""
         if self._engine is None:
-            from outrider.core.engine import Engine
+            from outrider.core.session.engine import Engine
 
             self._engine = Engine()
         return self._engine
@@ -178,7 +179,7 @@ class Service:
 
     def _bytes(self, number: int) -> Callable[[str, int, int, str], None]:
         """Sends how far the download of request `number` is."""
-        from outrider.core.weights.jobs import event
+        from outrider.core.library.jobs import event
 
         return lambda phase, done, total, note: self.send(event(number, phase, done, total, note))
 
@@ -194,74 +195,75 @@ class Service:
         return protocol.Done(request=request.id, finish=report.finish, report=report)
 
     def _models(self, request: protocol.Models) -> protocol.Event:
-        from outrider.core.weights import known
+        from .library import model_rows
 
         if request.name is None:
-            found = known.rows(request.everything, request.choice)
+            found = model_rows.rows(request.everything, request.choice)
         else:
-            found = known.row(request.name, request.choice, request.weights)
+            found = model_rows.row(request.name, request.choice, request.weights)
         return protocol.Result(request=request.id, data=protocol.plain(found))
 
     def _pull(self, request: protocol.Pull) -> protocol.Event:
-        from outrider.core.weights import known
+        from .library import model_rows
 
-        row = known.pull(request.name, self._bytes(request.id), self.cancelled(request.id))
+        row = model_rows.pull(request.name, self._bytes(request.id), self.cancelled(request.id))
         return protocol.Result(request=request.id, data=protocol.plain(row))
 
     def _remove(self, request: protocol.Remove) -> protocol.Event:
-        from outrider.core.weights import library
+        from .library import library
 
         return protocol.Result(request=request.id, data=protocol.plain(library.remove(request.name)))
 
     def _drafters(self, request: protocol.Drafters) -> protocol.Event:
-        from outrider.core import finding, history
-        from outrider.core.weights import known
-        from outrider.core.weights.checkpoint import describe
-        from outrider.core.weights.library import resolve
+        from outrider.core.formats.checkpoint import describe
+        from outrider.core.library.library import resolve
+
+        from .library import discovery, model_rows
+        from .policy import history
 
         def find(name: str) -> Path:
             if not request.fetch:
-                return known.located(name)
+                return model_rows.located(name)
             return resolve(name, self._bytes(request.id), self.cancelled(request.id))
 
         path = find(request.model.model)
         weights = str(find(request.weights)) if request.weights else None
-        rows = finding.survey(describe(path), request.model.model, weights)
+        rows = discovery.survey(describe(path), request.model.model, weights)
         history.tell(rows, path)
         return protocol.Result(request=request.id, data=protocol.plain(rows))
 
     def _drafter_test(self, request: protocol.DrafterTest) -> protocol.Event:
-        from outrider.core.trial import run
+        from outrider.core.measure.drafter_test import run
 
         data = run(self.engine, request, self.send, self.cancelled(request.id))
         return protocol.Result(request=request.id, data=data)
 
     def _bench(self, request: protocol.Bench) -> protocol.Event:
-        from outrider.core.bench import run
+        from outrider.core.measure.bench import run
 
         data = run(self.engine, request, self.send, self.cancelled(request.id))
         return protocol.Result(request=request.id, data=data)
 
     def _verify(self, request: protocol.Verify) -> protocol.Event:
-        from outrider.core.verify import run
+        from outrider.core.measure.verify import run
 
         data = run(self.engine, request, self.send, self.cancelled(request.id))
         return protocol.Result(request=request.id, data=data)
 
     def _train(self, request: protocol.Train) -> protocol.Event:
-        from outrider.core.train.course import run
+        from outrider.core.train.run import run
 
         data = run(self.engine, request, self.send, self.cancelled(request.id))
         return protocol.Result(request=request.id, data=data)
 
     def _train_export(self, request: protocol.TrainExport) -> protocol.Event:
-        from outrider.core.train.course import export
+        from outrider.core.train.run import export
 
         data = export(self.engine, request, self.send, self.cancelled(request.id))
         return protocol.Result(request=request.id, data=data)
 
     def _doctor(self, request: protocol.Doctor) -> protocol.Event:
-        from outrider.core.doctor import findings
+        from outrider.core.measure.doctor import findings
 
         return protocol.Result(request=request.id, data=protocol.plain(findings()))
 

@@ -31,7 +31,7 @@ from outrider.app.chat.app import ChatApp
 from outrider.app.chat.session import State
 from outrider.app.chat.transcript import Card, Note
 from outrider.app.client import EngineClient
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 
 class Ride:

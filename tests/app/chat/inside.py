@@ -9,7 +9,7 @@ from typing import Any
 
 from outrider.app.client import EngineClient, EngineDied
 from outrider.app.scripted import ScriptedEngine, read_trace
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 
 class InsideClient(EngineClient):

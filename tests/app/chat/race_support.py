@@ -8,7 +8,7 @@ from typing import Any
 from outrider.app.chat.compare.race import Arm, Lane, Race
 from outrider.app.client import EngineError
 from outrider.app.scripted import report_of
-from outrider.core.protocol import (
+from outrider.core.base.protocol import (
     Cancel,
     Done,
     DrafterChoice,

@@ -6,8 +6,8 @@ from typing import Any
 
 from chat_support import LOADED
 
-from outrider.core import protocol
-from outrider.core.protocol import DrafterRow, KnownDrafter, MemoryPlan, ModelRow
+from outrider.core.base import protocol
+from outrider.core.base.protocol import DrafterRow, KnownDrafter, MemoryPlan, ModelRow
 
 GB = 1_000_000_000
 

@@ -17,7 +17,7 @@ from outrider.app.chat.reply import ReplyView
 from outrider.app.chat.session import State
 from outrider.app.chat.talk import End, Reply
 from outrider.app.chat.transcript import UserMessage, Welcome
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 LONG = " ".join(f"word{n}" for n in range(1800)) + "\n"
 SLOW = answer(LONG, "PAB", pause=0.02)  # it waits to be stopped: what is done meanwhile takes a small part of its time

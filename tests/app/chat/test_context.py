@@ -12,7 +12,7 @@ from outrider.app.chat import context
 from outrider.app.chat.card import Card
 from outrider.app.chat.reply import ReplyView
 from outrider.app.chat.transcript import UserMessage
-from outrider.core.protocol import ModelChoice
+from outrider.core.base.protocol import ModelChoice
 
 MANY = "The prompt has {} tokens; with room for an answer 255 fit into the context."
 

@@ -15,7 +15,7 @@ from outrider.app.chat.stats.lines import sparkline
 from outrider.app.chat.talk import Reply
 from outrider.app.chat.terms import TERMS
 from outrider.app.store.records import Answer, Kept, Node, Pass, Settings
-from outrider.core.protocol import RejectedToken, Report, Speedup, Step, Timing, Token
+from outrider.core.base.protocol import RejectedToken, Report, Speedup, Step, Timing, Token
 
 
 def detailed(seq: int, *tokens: tuple[str, str], rejected: tuple[tuple[str, int], ...] = ()) -> Step:

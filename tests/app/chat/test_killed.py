@@ -1,4 +1,4 @@
-"""Kill -9 in the middle of a reply: `tests/peers/kill_chat.py` does the same thirty times, also with the real engine."""
+"""Kill -9 in the middle of a reply: `benchmarks/peers/kill_chat.py` does the same thirty times, also with the real engine."""
 
 from __future__ import annotations
 

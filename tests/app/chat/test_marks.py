@@ -22,7 +22,7 @@ from outrider.app.chat.wrapped import line_at, wrapped
 from outrider.app.store import chances
 from outrider.app.store.records import Node, Settings
 from outrider.app.store.replies import Growing, reply_of
-from outrider.core.protocol import Kind, Step, Token
+from outrider.core.base.protocol import Kind, Step, Token
 
 
 def layers_of(*passes: list[tuple[str, Kind, float | None]]) -> Layers:

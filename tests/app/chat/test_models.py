@@ -19,8 +19,8 @@ from outrider.app.chat.models.pairs import best, pairs, promised
 from outrider.app.chat.models.pulls import Pull, Pulls, Way, bar
 from outrider.app.chat.models.rows import HEAD, ORDERS, RIGHT, SPARE, Room, cells, listed, next_order, where
 from outrider.app.client import EngineError
-from outrider.core import protocol
-from outrider.core.protocol import DrafterRow, KnownDrafter, Loaded, ModelRow, Progress
+from outrider.core.base import protocol
+from outrider.core.base.protocol import DrafterRow, KnownDrafter, Loaded, ModelRow, Progress
 
 NONE = Room()
 

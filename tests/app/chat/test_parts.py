@@ -20,7 +20,7 @@ from outrider.app.chat.talk import Chat, End, Reply, Turn
 from outrider.app.chat.terminal import REMOTE_TICK
 from outrider.app.chat.themes import DARK, LIGHT, first_theme
 from outrider.app.chat.transcript import shortened
-from outrider.core.protocol import Progress, Report, Sampling, Speedup, Step, Timing, Token
+from outrider.core.base.protocol import Progress, Report, Sampling, Speedup, Step, Timing, Token
 
 
 def step(seq: int, at: float, *tokens: tuple[str, Any], drafter: str = "suffix") -> Step:

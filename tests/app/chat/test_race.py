@@ -28,7 +28,16 @@ from outrider.app.commands.replay import _complete, replay
 from outrider.app.config.schema import Look
 from outrider.app.scripted import report_of
 from outrider.app.store.records import Settings
-from outrider.core.protocol import DrafterChoice, DrafterRow, Generate, Message, ModelChoice, Sampling, Speedup, Step
+from outrider.core.base.protocol import (
+    DrafterChoice,
+    DrafterRow,
+    Generate,
+    Message,
+    ModelChoice,
+    Sampling,
+    Speedup,
+    Step,
+)
 
 TEXT = "one two three four five six seven"
 TWO = race(lane("none", plain(TEXT)), lane("suffix", drafted(TEXT), turn=1))

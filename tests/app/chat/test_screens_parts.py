@@ -20,7 +20,7 @@ from outrider.app.chat.gauge import Reading, quantile, rates
 from outrider.app.chat.problem import Problem
 from outrider.app.client import EngineDied, EngineError
 from outrider.app.scripted import read_trace
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 FOUND = {one.name.strip(): one for one in riders(DRAFTERS)}
 

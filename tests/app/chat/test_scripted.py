@@ -16,8 +16,8 @@ from chat_support import answer, loading
 
 from outrider.app.client import EngineClient, EngineError
 from outrider.app.scripted import main, read_trace
-from outrider.core import protocol
-from outrider.core.protocol import DrafterChoice, Message, ModelChoice
+from outrider.core.base import protocol
+from outrider.core.base.protocol import DrafterChoice, Message, ModelChoice
 
 TRACES = sorted(Path(str(files("outrider.assets").joinpath("traces"))).glob("*.jsonl"))
 WORDS = " ".join(f"w{n}" for n in range(60))

@@ -22,7 +22,7 @@ from outrider.app.chat.status import figures as status_figures
 from outrider.app.chat.talk import Reply
 from outrider.app.chat.terms import TERMS
 from outrider.app.scripted import read_trace
-from outrider.core.protocol import (
+from outrider.core.base.protocol import (
     Done,
     DrafterChoice,
     MemoryPlan,

@@ -16,7 +16,7 @@ from terminal import Terminal
 from traces import answer, loading
 
 from outrider.app.chat.terminal import has_job_control
-from outrider.core.terminal import SCREEN
+from outrider.core.base.terminal import SCREEN
 
 SHELL = "import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp('sh', ['sh', '-i'])"
 CHAT = """

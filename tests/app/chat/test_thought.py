@@ -15,7 +15,7 @@ from outrider.app.chat.session import State
 from outrider.app.chat.talk import Chat, End, Reply, Thought, Turn
 from outrider.app.chat.thought import FoldLine, ThoughtView, figures
 from outrider.app.client import EngineClient
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 THOUGHT = "The user asks.\n\n- one item\n- another item\n\nSo I say it."
 LONG = "\n\n".join(f"idea{n} and more" for n in range(600))

@@ -14,7 +14,7 @@ from traces import LOADED
 from outrider.app.chat.session import State
 from outrider.app.chat.training import Way, words
 from outrider.app.chat.training_screen import TrainingScreen
-from outrider.core.protocol import Train
+from outrider.core.base.protocol import Train
 
 ROWS = [
     {"name": "eagle", "fit": "exact", "reason": "needs weights made for it", "where": "train", "trains": True},

@@ -13,7 +13,7 @@ from outrider.app.chat.treeview import lines
 from outrider.app.scripted import report_of
 from outrider.app.store.records import Node, Settings
 from outrider.app.store.replies import Growing, reply_of, row_of
-from outrider.core.protocol import AnyEvent, Generate, ModelChoice, Report, Speedup, Step
+from outrider.core.base.protocol import AnyEvent, Generate, ModelChoice, Report, Speedup, Step
 
 
 def grown(*above: tuple[str, str, str]) -> Tree:

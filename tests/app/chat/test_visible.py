@@ -15,7 +15,7 @@ from outrider.app.chat.blocks import Piece, Scanner, coalesce
 from outrider.app.chat.mapping import parser
 from outrider.app.chat.places import texts
 from outrider.app.live import LiveWriter
-from outrider.core.protocol import Token as Written
+from outrider.core.base.protocol import Token as Written
 
 SEEN = {
     "foot[^1] note\n\n[^1]: the note\n": "foot[^1] note\n[^1]: the note",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outrider.core.protocol import Bench, BenchPrompt, plain
+from outrider.core.base.protocol import Bench, BenchPrompt, plain
 
 DIFFERENCE = {"character": 11, "plain": "The sky is\nblue.", "drafted": "The sky is \x1b[31mred."}
 

@@ -16,7 +16,7 @@ import bench_data
 import msgspec
 import verify_data
 
-from outrider.core import protocol as p
+from outrider.core.base import protocol as p
 
 ROWS = [
     p.ModelRow(

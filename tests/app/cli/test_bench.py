@@ -11,7 +11,7 @@ import pytest
 
 from outrider.app import options
 from outrider.app.commands import _prompts
-from outrider.core.protocol import Bench, BenchPrompt
+from outrider.core.base.protocol import Bench, BenchPrompt
 
 SVG = "{http://www.w3.org/2000/svg}"
 

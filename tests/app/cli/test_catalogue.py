@@ -8,7 +8,7 @@ import pytest
 
 from outrider.app import render
 from outrider.app.commands import _catalogue
-from outrider.core.protocol import KnownDrafter, MemoryPlan, ModelRow
+from outrider.core.base.protocol import KnownDrafter, MemoryPlan, ModelRow
 
 
 def plan(verdict: str = "fits", **more) -> MemoryPlan:

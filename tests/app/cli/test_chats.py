@@ -14,7 +14,7 @@ from outrider.app.commands import _resume
 from outrider.app.store.chats import Store
 from outrider.app.store.opening import store_path
 from outrider.app.store.records import Answer, Chat, Node, Settings, short
-from outrider.core.protocol import DrafterChoice, ModelChoice, Sampling
+from outrider.core.base.protocol import DrafterChoice, ModelChoice, Sampling
 
 FIRST, SECOND = "01M8NPQT75RJ1Z89YSME158Z10", "01M8NPQT75RJ1Z89YSME158A11"
 KEPT = Settings(

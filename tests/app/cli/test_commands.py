@@ -10,7 +10,7 @@ import pytest
 
 from outrider.app import cli, options
 from outrider.app.commands import _drafters, doctor
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 
 def test_help_and_version(outrider):

@@ -324,7 +324,7 @@ def test_a_chat_that_goes_on_keeps_its_own_unless_told_otherwise(
     from outrider.app import chat, render
     from outrider.app.commands import _resume
     from outrider.app.store.records import Chat, Settings
-    from outrider.core.protocol import Sampling
+    from outrider.core.base.protocol import Sampling
 
     file.write_text(
         "[sampling]\ntemperature = 0.9\n[personas.brief]\ntemperature = 0.2\nsystem = 'Be brief.'\n"

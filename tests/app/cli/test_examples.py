@@ -13,7 +13,7 @@ import pytest
 
 from outrider.app import cli
 from outrider.app.commands import run
-from outrider.core import paths
+from outrider.core.base import paths
 
 ROOT = Path(__file__).parents[3]
 NOTES = (

@@ -11,7 +11,7 @@ import pytest
 from outrider.app.chat.blocks import Scanner
 from outrider.app.live import LiveWriter
 from outrider.app.markdown import Lines, shown
-from outrider.core.protocol import Kind, Token
+from outrider.core.base.protocol import Kind, Token
 
 SGR = re.compile(r"\x1b\[([0-9;]*)m")
 TEXT = """# Title

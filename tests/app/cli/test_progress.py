@@ -7,7 +7,7 @@ import io
 import pytest
 
 from outrider.app import progress, render
-from outrider.core.protocol import Progress
+from outrider.core.base.protocol import Progress
 
 
 class Bench:

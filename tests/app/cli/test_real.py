@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outrider.core import paths, protocol
+from outrider.core.base import paths, protocol
 
 pytestmark = pytest.mark.real
 

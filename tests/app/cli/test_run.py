@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 KEYS = [
     *("model", "drafter", "rule", "seed", "text", "token_ids", "prompt_tokens", "finish", "passes", "proposed"),

@@ -15,7 +15,7 @@ import pytest
 from outrider.app.commands import _runs, _training
 from outrider.app.store.chats import Store
 from outrider.app.store.records import Attachment, Chat, Node, Whole
-from outrider.core.protocol import Progress, TrainOrder
+from outrider.core.base.protocol import Progress, TrainOrder
 
 
 def kept(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from outrider.app.render import AnswerWriter
-from outrider.core.protocol import Token
+from outrider.core.base.protocol import Token
 
 
 def written(tokens: list[Token], whole: str, *, safe: bool = False) -> str:

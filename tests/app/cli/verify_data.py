@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outrider.core import protocol as p
+from outrider.core.base import protocol as p
 
 WRONG = {"near": ("near-tie",), "wrong": ("near-tie", "difference"), "unchecked": ("unchecked",)}
 

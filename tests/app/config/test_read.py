@@ -19,7 +19,7 @@ from outrider.app.config.fields import PERSONA
 from outrider.app.config.read import read
 from outrider.app.config.schema import Config, Persona, Preset
 from outrider.app.config.template import template
-from outrider.core.protocol import ModelChoice, Sampling, most_threads
+from outrider.core.base.protocol import ModelChoice, Sampling, most_threads
 
 Write = Callable[[str], Path]
 

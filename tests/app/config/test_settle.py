@@ -186,7 +186,7 @@ def test_what_was_last_used_comes_under_the_file(write: Write, home: Path) -> No
 
 
 def test_folders_reach_the_engine(write: Write, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from outrider.core import paths
+    from outrider.core.base import paths
 
     assert folders() == {}
     write(f"[folders]\nmodels = '{home / 'big'}'\n")

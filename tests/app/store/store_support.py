@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outrider.app.store.chats import Store
 from outrider.app.store.records import Answer, Chat, Node, Settings, Whole
-from outrider.core.protocol import Kind, Report, Step, Timing, Token
+from outrider.core.base.protocol import Kind, Report, Step, Timing, Token
 
 
 def step(seq: int, tokens: Sequence[tuple[str, Kind]], *, thinking: bool = False) -> Step:

@@ -72,9 +72,9 @@ def templates() -> Path:
 @pytest.fixture(scope="session")
 def starter() -> Tokenizer:
     """The tokenizer of the real starter model, from OUTRIDER_STARTER or the library."""
-    from outrider.core.errors import ModelError
-    from outrider.core.weights.checkpoint import open_checkpoint
-    from outrider.core.weights.library import resolve
+    from outrider.core.base.errors import ModelError
+    from outrider.core.formats.checkpoint import open_checkpoint
+    from outrider.core.library.library import resolve
 
     given = os.environ.get("OUTRIDER_STARTER")
     try:
@@ -84,6 +84,6 @@ def starter() -> Tokenizer:
     if not path.exists():
         pytest.skip(f"OUTRIDER_STARTER names {path}, which does not exist")
     checkpoint = open_checkpoint(path)
-    tokenizer = Tokenizer.from_checkpoint(checkpoint)
+    tokenizer = Tokenizer(checkpoint.text())
     checkpoint.close()
     return tokenizer

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import tokenizers
 
-from outrider.core.errors import ModelError, UsageError
-from outrider.core.protocol import Message
+from outrider.core.base.errors import ModelError, UsageError
+from outrider.core.base.protocol import Message
 from outrider.core.text.files import TokenizerFiles
 from outrider.core.text.template import ChatTemplate
 from outrider.core.text.tokenizer import Tokenizer

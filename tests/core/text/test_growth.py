@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from outrider.core.errors import ModelError
+from outrider.core.base.errors import ModelError
 from outrider.core.text import growth
 from outrider.core.text.files import TokenizerFiles
 from outrider.core.text.tokenizer import Tokenizer

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.core.errors import ModelError, OutriderError, UsageError
-from outrider.core.protocol import Message
+from outrider.core.base.errors import ModelError, OutriderError, UsageError
+from outrider.core.base.protocol import Message
 from outrider.core.text import template as template_module
 from outrider.core.text.sandbox import Sandbox
 from outrider.core.text.template import ChatTemplate

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from outrider.core.errors import OutriderError
-from outrider.core.protocol import Message
+from outrider.core.base.errors import OutriderError
+from outrider.core.base.protocol import Message
 from outrider.core.text.template import ChatTemplate
 from outrider.core.text.thinking import Format, Splitter, find, switches
 

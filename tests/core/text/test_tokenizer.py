@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.text import splits
 from outrider.core.text.files import TokenizerFiles, fingerprint, token_strings
 from outrider.core.text.metadata import read

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.base.errors import BrokenFileError, ModelError
+from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.text.files import TokenizerFiles, fingerprint, token_strings
 from outrider.core.text.tokenizer import Tokenizer
-from outrider.core.weights.checkpoint import open_checkpoint
 
 DATA = Path(__file__).parents[2] / "data" / "tokenizers"
 PIECES = (DATA / "pieces.model").read_bytes()

@@ -12,15 +12,15 @@ import torch
 import toys
 from safetensors.torch import load_file, save_file
 
-from outrider.core.errors import ModelError
-from outrider.core.target.linear import Form
-from outrider.core.target.rope import inverse_frequencies
-from outrider.core.target.spec import RopeSpec
+from outrider.core.base.errors import ModelError
+from outrider.core.formats.checkpoint import open_checkpoint
+from outrider.core.model.blocks.rope import inverse_frequencies
+from outrider.core.model.families.spec import RopeSpec
+from outrider.core.model.kernels.forms import Form
 from outrider.core.train import decoder as decoders
 from outrider.core.train import export
 from outrider.core.train.recipe import Text
 from outrider.core.train.sampled import engine, sample
-from outrider.core.weights.checkpoint import open_checkpoint
 
 FAMILIES = ("gemma3", "granite", "llama", "mistral", "qwen2", "qwen3", "smollm3")
 OURS = [name for name in golden.NAMES if name in FAMILIES or name.startswith(("gemma3_", "llama_", "mistral_"))]

@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import nn
 
-from outrider.core.errors import BrokenFileError, Cancelled, ModelError
-from outrider.core.protocol import ModelChoice, TrainOrder
+from outrider.core.base.errors import BrokenFileError, Cancelled, ModelError
+from outrider.core.base.protocol import ModelChoice, TrainOrder
 from outrider.core.train import checkpoint
 from outrider.core.train.answers import Kept, Manner
 from outrider.core.train.loop import LOG, Loop, Schedule, batches, in_epoch
 from outrider.core.train.plan import Plan
 from outrider.core.train.recipe import Batch, Group
-from outrider.core.train.settled import GENTLE, RATE, schedule_of
+from outrider.core.train.run_settings import GENTLE, RATE, schedule_of
 from outrider.core.train.states import States
 
 

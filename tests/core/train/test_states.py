@@ -9,7 +9,7 @@ import pupils
 import pytest
 import torch
 
-from outrider.core.errors import Cancelled, ModelError
+from outrider.core.base.errors import Cancelled, ModelError
 from outrider.core.train.states import States, nbytes
 
 

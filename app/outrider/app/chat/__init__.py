@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from outrider.app.config import Asked
-from outrider.core.protocol import DrafterChoice, ModelChoice, Rule, Sampling
+from outrider.core.base.protocol import DrafterChoice, ModelChoice, Rule, Sampling
 
 
 def _engine() -> Sequence[str]:

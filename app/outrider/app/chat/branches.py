@@ -12,7 +12,7 @@ from outrider.app.chat.context import is_full, newest
 from outrider.app.chat.talk import Chat, Reply, Turn
 from outrider.app.chat.tree import Knot
 from outrider.app.store.records import Attachment
-from outrider.core.protocol import Sampling
+from outrider.core.base.protocol import Sampling
 
 if TYPE_CHECKING:
     from outrider.app.chat.session import Session

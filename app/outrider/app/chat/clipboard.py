@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from outrider.core import paths
+from outrider.core.base import paths
 
 _MOST = 100_000  # characters of base64 that terminals take
 _CHUNK = 512  # characters of one passed-through sequence that GNU screen takes

@@ -12,7 +12,7 @@ from outrider.app.chat.talk import Chat, End, Reply, Turn
 if TYPE_CHECKING:
     from outrider.app.chat.session import Session
     from outrider.app.client import EngineError
-    from outrider.core.protocol import Report
+    from outrider.core.base.protocol import Report
 
 FILLING, NEARLY = 0.75, 0.9
 """Shares of the context from which on it is said that it fills."""

@@ -9,8 +9,8 @@ from outrider.app import render
 from outrider.app.chat.problem import Problem
 from outrider.app.chat.session import State
 from outrider.app.client import EngineError
-from outrider.core import protocol
-from outrider.core.protocol import DrafterRow, ModelRow
+from outrider.core.base import protocol
+from outrider.core.base.protocol import DrafterRow, ModelRow
 
 if TYPE_CHECKING:
     from outrider.app.chat.drafters_list import Now, Rider

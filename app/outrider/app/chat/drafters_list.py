@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from outrider.app import render
 from outrider.app.commands import _drafters
-from outrider.core.protocol import DrafterChoice, DrafterRow, KnownDrafter
+from outrider.core.base.protocol import DrafterChoice, DrafterRow, KnownDrafter
 
 HEAD = ("DRAFTER", "STATE", "MEASURED", "FIT", "MEMORY", "WEIGHTS")
 RIGHT = (4,)

@@ -17,7 +17,7 @@ from outrider.app.chat.models.pulls import bar
 from outrider.app.client import EngineError
 from outrider.app.commands import _drafters
 from outrider.app.render import printable
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 if TYPE_CHECKING:
     from outrider.app.chat.drafters import Drafters

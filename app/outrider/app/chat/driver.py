@@ -22,7 +22,7 @@ from textual.events import CursorPosition, Paste, Resize
 from textual.message import Message
 
 from outrider.app.chat.keyboard import Input, InputDecoder
-from outrider.core import terminal
+from outrider.core.base import terminal
 
 if TYPE_CHECKING:
     from textual.app import App

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from outrider.app.chat.meter import plain_time
 from outrider.app.store.records import Pass
-from outrider.core.protocol import PlainTime, Report, Timing
+from outrider.core.base.protocol import PlainTime, Report, Timing
 
 
 def joined(first: Report, then: Report) -> Report:

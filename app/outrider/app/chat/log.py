@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from outrider.app import render
 from outrider.app.client import EngineClient
 from outrider.app.store.writing import free_name, write_file
-from outrider.core import paths
+from outrider.core.base import paths
 
 if TYPE_CHECKING:
     from outrider.app.chat.gauge import Rates, Reading, Written

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
-from outrider.core.protocol import Kind
+from outrider.core.base.protocol import Kind
 
 V = TypeVar("V")
 

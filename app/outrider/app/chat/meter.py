@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from outrider.core.protocol import Loaded, PlainTime, Report, Speedup, Step
+from outrider.core.base.protocol import Loaded, PlainTime, Report, Speedup, Step
 
 if TYPE_CHECKING:
     from outrider.app.chat.compare.race import Race

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from outrider.core.protocol import Sampling
+from outrider.core.base.protocol import Sampling
 
 NAMES = {
     field.name.replace("_", "-"): field.name

@@ -29,8 +29,8 @@ from outrider.app.store.keeper import Keeper
 from outrider.app.store.problems import StoreError
 from outrider.app.store.records import Attachment, Node, Settings, copied
 from outrider.app.store.replies import chat_of
-from outrider.core import protocol
-from outrider.core.protocol import DrafterChoice, ModelChoice
+from outrider.core.base import protocol
+from outrider.core.base.protocol import DrafterChoice, ModelChoice
 
 _DEAF = 3.0  # seconds after a stop without an answer, after which a second stop ends the engine
 _RESTARTS = 3  # in a row without a finished reply; then the user decides

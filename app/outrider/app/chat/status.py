@@ -13,7 +13,7 @@ from outrider.app.chat.keymap import Keymap, build, short
 from outrider.app.chat.meter import brief, main_drafter, mean_per_pass, size, speed, times
 from outrider.app.chat.session import BUSY, Session, State
 from outrider.app.chat.stats.figures import drafted_in
-from outrider.core.protocol import Progress
+from outrider.core.base.protocol import Progress
 
 _GAP = " · "
 _NARROW = 80  # columns of the window, below which there is room for few keys

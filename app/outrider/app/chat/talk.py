@@ -15,7 +15,7 @@ from outrider.app.chat.meter import Meter
 from outrider.app.chat.tree import Knot, Tree
 from outrider.app.render import duration
 from outrider.app.store.records import Attachment, Pass, Settings
-from outrider.core.protocol import Finish, Kind, Message, Report, Step
+from outrider.core.base.protocol import Finish, Kind, Message, Report, Step
 
 
 class End(Enum):

@@ -13,8 +13,8 @@ from outrider.app.chat.problem import Problem
 from outrider.app.chat.status import Chip
 from outrider.app.client import EngineError
 from outrider.app.commands import _runs, _training
-from outrider.core import protocol
-from outrider.core.protocol import DrafterRow, Notice, Progress, TrainOrder
+from outrider.core.base import protocol
+from outrider.core.base.protocol import DrafterRow, Notice, Progress, TrainOrder
 
 if TYPE_CHECKING:
     from outrider.app.chat.screen import ChatScreen

@@ -13,7 +13,7 @@ from outrider.app.chat.browser import Browser, Part, columns
 from outrider.app.chat.letters import TypeThrough
 from outrider.app.chat.training import BUDGETS, Way, words
 from outrider.app.commands._runs import Run
-from outrider.core.protocol import DrafterRow
+from outrider.core.base.protocol import DrafterRow
 
 if TYPE_CHECKING:
     from outrider.app.chat.training import Training

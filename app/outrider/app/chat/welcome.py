@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from outrider.app import render
 from outrider.app.chat.models.rows import Room, form
-from outrider.core import paths
-from outrider.core.protocol import KnownDrafter, MemoryPlan, ModelRow
+from outrider.core.base import paths
+from outrider.core.base.protocol import KnownDrafter, MemoryPlan, ModelRow
 
 STARTER = "starter"
 SIZES = 3  # models that are offered

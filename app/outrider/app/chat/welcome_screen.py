@@ -19,8 +19,8 @@ from outrider.app.chat.clean import harmless
 from outrider.app.chat.models.rows import Room
 from outrider.app.chat.welcome import STARTER, Offer, disk_free, machine, offers, shown_local
 from outrider.app.client import EngineError
-from outrider.core import protocol
-from outrider.core.protocol import DrafterChoice, ModelRow
+from outrider.core.base import protocol
+from outrider.core.base.protocol import DrafterChoice, ModelRow
 
 if TYPE_CHECKING:
     from outrider.app.chat.screen import ChatScreen

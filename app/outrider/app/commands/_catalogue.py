@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from outrider.app import render
-from outrider.core.protocol import KnownDrafter, MemoryPlan, ModelRow
+from outrider.core.base.protocol import KnownDrafter, MemoryPlan, ModelRow
 
 HEAD = ("NAME", "SIZE", "CTX", "STATE", "DRAFTERS", "LICENSE")
 _TIERS = {1: "Most used", 2: "Much used", 3: "Also used"}

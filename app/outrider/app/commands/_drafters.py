@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.app import render
-from outrider.core.protocol import DrafterRow, KnownDrafter
+from outrider.core.base.protocol import DrafterRow, KnownDrafter
 
 FITS = {
     "exact": "made for it",

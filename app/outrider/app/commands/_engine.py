@@ -13,7 +13,7 @@ import click
 
 from outrider.app import client, render
 from outrider.app.progress import ProgressLine
-from outrider.core import paths, protocol
+from outrider.core.base import paths, protocol
 
 T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

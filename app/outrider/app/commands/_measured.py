@@ -13,7 +13,7 @@ import msgspec
 from outrider.app import render
 from outrider.app.names import complete_drafter
 from outrider.app.options import EngineOptions
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from outrider.app import render
-from outrider.core.bounded import TooLong, read_path
-from outrider.core.protocol import BenchPrompt
+from outrider.core.base.bounded import TooLong, read_path
+from outrider.core.base.protocol import BenchPrompt
 
 _LONGEST = 64_000_000  # bytes of a file
 EXAMPLE = '{"id": "hello", "category": "chat", "turns": ["Hello!", "And now in French."]}'

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from outrider.app import render
-from outrider.core import paths
-from outrider.core.protocol import ModelChoice, TrainOrder
+from outrider.core.base import paths
+from outrider.core.base.protocol import ModelChoice, TrainOrder
 
 LAST = "last"
 

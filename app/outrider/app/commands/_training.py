@@ -19,7 +19,7 @@ import msgspec
 from outrider.app import render
 from outrider.app.commands import _prompts
 from outrider.app.text import cut
-from outrider.core.protocol import Event, Message, Progress, TrainPrompt
+from outrider.core.base.protocol import Event, Message, Progress, TrainPrompt
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _BAR = 24

@@ -11,7 +11,7 @@ from outrider.app import render
 from outrider.app.command import Command
 from outrider.app.commands import _measured, _prompts
 from outrider.app.options import EngineOptions, engine_options
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session

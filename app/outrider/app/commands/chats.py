@@ -17,7 +17,7 @@ from outrider.app.store.chats import Store
 from outrider.app.store.problems import StoreError
 from outrider.app.store.records import Hit, Row, Whole, short
 from outrider.app.store.writing import FORMATS, kind_of, write_file, written
-from outrider.core.bounded import TooLong, read_all, read_path
+from outrider.core.base.bounded import TooLong, read_all, read_path
 
 _EPILOG = """\b
 Examples:

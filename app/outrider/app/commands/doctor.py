@@ -16,8 +16,8 @@ from outrider.app import plugins, render
 from outrider.app.command import Command
 from outrider.app.config import Asked
 from outrider.app.config.read import config_file
-from outrider.core import paths, protocol
-from outrider.core.protocol import Finding
+from outrider.core.base import paths, protocol
+from outrider.core.base.protocol import Finding
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session

@@ -13,7 +13,7 @@ from outrider.app import names, render
 from outrider.app.command import Group
 from outrider.app.commands import _drafters, _prompts
 from outrider.app.options import configured_model, drafter_option
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session

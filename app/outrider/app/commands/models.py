@@ -11,7 +11,7 @@ from outrider.app import names, render
 from outrider.app.command import Group
 from outrider.app.commands import _catalogue
 from outrider.app.options import loading_options
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session

@@ -19,8 +19,8 @@ import click
 from outrider.app import render
 from outrider.app.command import Command
 from outrider.app.options import EngineOptions, engine_options, think_option
-from outrider.core import paths, protocol
-from outrider.core.bounded import TooLong, read_all
+from outrider.core.base import paths, protocol
+from outrider.core.base.bounded import TooLong, read_all
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session

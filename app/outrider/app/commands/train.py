@@ -13,7 +13,7 @@ from outrider.app import render
 from outrider.app.command import Command
 from outrider.app.commands import _measured, _runs, _training
 from outrider.app.options import EngineOptions, Number, engine_options, once
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from outrider.app.config.schema import BUNDLED, DEFAULT, Config
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 Path = tuple[str, ...]
 BUNDLES = ("personas", "presets", "models")  # sections of sections: sets of values with a name

@@ -11,7 +11,7 @@ from typing import Any
 
 from outrider.app.config.fields import BUNDLES, FIELDS, SECTIONS, Fault, Field, bundled, nearest, shown
 from outrider.app.config.toml import Lines, key, mistake
-from outrider.core import paths
+from outrider.core.base import paths
 
 NAME = "config.toml"
 _EXAMPLES = {"personas": "brief", "presets": "*qwen*", "models": "starter"}

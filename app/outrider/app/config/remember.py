@@ -8,7 +8,7 @@ from typing import Any
 
 from outrider.app.config.edit import replace
 from outrider.app.config.fields import FIELDS
-from outrider.core import paths
+from outrider.core.base import paths
 
 REMEMBERED = ("look.theme", "look.marks", "look.stats")
 

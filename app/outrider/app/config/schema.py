@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 DEFAULT = "default"
 Unset = Literal["default"]

@@ -21,7 +21,7 @@ from outrider.app.config import remember
 from outrider.app.config.fields import FIELDS, PERSONA, SECTIONS, Fault, shown
 from outrider.app.config.read import File, persona_hint, read
 from outrider.app.config.schema import DEFAULT, Config
-from outrider.core.protocol import DrafterChoice, ModelChoice, Sampling
+from outrider.core.base.protocol import DrafterChoice, ModelChoice, Sampling
 
 _EXACT = 7  # draft tokens that exact mode has room for in every pass, where nothing is said
 _STRONGEST_FIRST = ("flag", "environment", "persona", "model", "preset", "file", "remembered", "default")

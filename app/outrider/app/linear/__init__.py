@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 
 from outrider.app.chat import ChatOptions
-from outrider.core import terminal
+from outrider.core.base import terminal
 
 
 def run_linear(options: ChatOptions) -> int:

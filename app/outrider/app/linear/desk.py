@@ -26,7 +26,7 @@ from outrider.app.config.fields import nearest
 from outrider.app.linear.commands import HERE
 from outrider.app.linear.view import LinearView
 from outrider.app.store.records import Attachment
-from outrider.core import protocol
+from outrider.core.base import protocol
 
 _TWICE = 2.0  # seconds between two presses of ctrl+c that quit
 

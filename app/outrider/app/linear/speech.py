@@ -8,7 +8,7 @@ from outrider.app.chat import talk
 from outrider.app.chat.meter import main_drafter, mean_per_pass, times
 from outrider.app.chat.talk import Thought
 from outrider.app.render import duration
-from outrider.core.protocol import Progress, Report
+from outrider.core.base.protocol import Progress, Report
 
 _END = re.compile(r"""\n|(?:[.!?…]["')\]*_]*(?=\s)|[。！？])[^\S\n]*\n*""")
 _NUMBER = re.compile(r"^\s*\d+$")  # `3.` at the start of a line is no sentence

@@ -18,7 +18,7 @@ from outrider.app.store.opening import PATIENCE, Opened, open_file, store_path
 from outrider.app.store.problems import StoreError, explain
 from outrider.app.store.records import Attachment, Chat, Deleted, Hit, Kept, Node, Row, Settings, Whole, short, title_of
 from outrider.app.store.writers import Writers
-from outrider.core.protocol import Report
+from outrider.core.base.protocol import Report
 
 
 class Store:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from outrider.app.chat.marks import Runs
-from outrider.core.protocol import Kind
+from outrider.core.base.protocol import Kind
 
 _RUN = re.compile(r"([ACBP])([1-9]\d{0,8})")
 _RUNS = re.compile(r"(?:[ACBP][1-9]\d{0,8})*")

@@ -11,7 +11,7 @@ from outrider.app.store.keeper import Keeper
 from outrider.app.store.records import Chat as ChatRow
 from outrider.app.store.records import Node, Settings, title_of
 from outrider.app.store.replies import row_of
-from outrider.core.protocol import Finish, Report, Step
+from outrider.core.base.protocol import Finish, Report, Step
 
 if TYPE_CHECKING:
     from outrider.app.store.chats import Store

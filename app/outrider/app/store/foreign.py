@@ -9,7 +9,7 @@ from typing import Any
 
 from outrider.app.store.ids import new_id
 from outrider.app.store.records import Chat, Node, Settings, Whole, title_of
-from outrider.core.protocol import ModelChoice
+from outrider.core.base.protocol import ModelChoice
 
 _ROLES = {
     "user": "user",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from outrider.app.store.problems import Busy, StoreError
 from outrider.app.store.records import Node, Settings
 from outrider.app.store.replies import Growing
-from outrider.core.protocol import Finish, Report, Step
+from outrider.core.base.protocol import Finish, Report, Step
 
 if TYPE_CHECKING:
     from outrider.app.store.chats import Store

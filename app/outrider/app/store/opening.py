@@ -15,7 +15,7 @@ from pathlib import Path
 
 from outrider.app.store import schema
 from outrider.app.store.problems import Busy, StoreError, explain, mend
-from outrider.core import paths
+from outrider.core.base import paths
 
 PATIENCE = 2.0  # seconds to wait for another program that writes
 _CHECKED = 256 << 20  # bytes of a file that is still looked through at every start

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from outrider.core.protocol import DrafterChoice, ModelChoice, Report, Sampling
+from outrider.core.base.protocol import DrafterChoice, ModelChoice, Report, Sampling
 
 State = Literal["waiting", "partial", "complete", "length", "stopped", "interrupted", "failed"]
 _TITLE = 60  # characters

@@ -11,7 +11,7 @@ from outrider.app.chat.tree import Knot
 from outrider.app.store import chances
 from outrider.app.store.codec import expand, runs_of, squeeze
 from outrider.app.store.records import Answer, Figures, Node, Settings, State, Whole
-from outrider.core.protocol import Report, Step
+from outrider.core.base.protocol import Report, Step
 
 _STATES: dict[End, State] = {
     End.NOT_YET: "partial",

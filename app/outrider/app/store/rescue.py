@@ -15,7 +15,7 @@ from outrider.app.store.opening import open_spare
 from outrider.app.store.problems import StoreError
 from outrider.app.store.records import Whole
 from outrider.app.store.writing import free_name, write_file
-from outrider.core import paths
+from outrider.core.base import paths
 
 
 def rescue(path: Path, works: Iterable[Callable[[Store], Any]]) -> Path | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from outrider.app.store import codec
 from outrider.app.store.records import Answer, Attachment, Chat, Figures, Node, Pass, Settings
-from outrider.core.protocol import Report
+from outrider.core.base.protocol import Report
 
 PUT_CHAT = (
     "INSERT INTO chat (id, title, created, updated, head, system, settings) VALUES (?, ?, ?, ?, ?, ?, ?) "

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.text import gpt2, metadata, sentencepiece, tekken
 from outrider.core.text.vocabulary import Spaces, Vocabulary, extended, in_order
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.text.splits import splitting
 from outrider.core.text.vocabulary import NORMAL, UNUSED, Vocabulary, in_order, pairs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.text.splits import splitting
 from outrider.core.text.vocabulary import CONTROL, NORMAL, USER, Spaces, Vocabulary, pairs
 

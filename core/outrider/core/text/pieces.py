@@ -9,7 +9,7 @@ from typing import Any
 
 import tokenizers
 
-from outrider.core.errors import ModelError
+from outrider.core.base.errors import ModelError
 from outrider.core.text.signs import BYTES
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")

@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from outrider.core.errors import BrokenFileError
+from outrider.core.base.errors import BrokenFileError
 from outrider.core.text.vocabulary import CONTROL, NORMAL, UNKNOWN, UNUSED, USER, Spaces, Splitting, Vocabulary, filler
 
 

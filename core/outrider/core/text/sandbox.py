@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any
 
-from outrider.core.errors import ModelError
+from outrider.core.base.errors import ModelError
 
 RAW = "Use `outrider run --raw`, which needs no template."
 _PATIENCE = 1.0  # seconds that the process gets to end by itself

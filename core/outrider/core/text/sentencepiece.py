@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.text.vocabulary import BYTE, NORMAL, USER, Spaces, Vocabulary
 
 _BPE = 2  # kind of model; others: 1 unigram, 3 words, 4 characters

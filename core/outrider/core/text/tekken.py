@@ -6,7 +6,7 @@ import base64
 
 import msgspec
 
-from outrider.core.errors import BrokenFileError
+from outrider.core.base.errors import BrokenFileError
 from outrider.core.text.signs import written
 from outrider.core.text.vocabulary import CONTROL, HIGHEST, NORMAL, USER, Splitting, Vocabulary
 

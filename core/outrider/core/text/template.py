@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from outrider.core.errors import ModelError, UsageError
+from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.text.foreign import Foreign, Rendered
 from outrider.core.text.sandbox import RAW, SANDBOX
 

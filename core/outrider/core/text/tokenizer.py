@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tokenizers
 
-from outrider.core.errors import BrokenFileError, ModelError
+from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.text import growth, metadata
 from outrider.core.text.files import TokenizerFiles, fingerprint, trimmed, vocabulary
 from outrider.core.text.foreign import Rendered, written_out
@@ -21,9 +21,6 @@ from outrider.core.text.pieces import Pieces
 from outrider.core.text.rebuild import rebuild
 from outrider.core.text.template import ChatTemplate
 from outrider.core.text.vocabulary import NAMES, Vocabulary, cut
-
-if TYPE_CHECKING:
-    from outrider.core.weights.checkpoint import Checkpoint
 
 _MARKER = re.compile(r"<[|｜][^<>]+[|｜]>")
 # Control tokens that end an answer, whatever the config says.
@@ -82,11 +79,6 @@ class Tokenizer:
         texts = {i: token.content for i, token in added.items()}
         self._controls = {i: text for i, text in texts.items() if i in self.special or self._structural(i, text)}
         self._plain: dict[bool, tokenizers.Tokenizer] = {}
-
-    @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint) -> Tokenizer:
-        """The tokenizer that a checkpoint brings along."""
-        return cls(checkpoint.text())
 
     @cached_property
     def vocab_size(self) -> int:

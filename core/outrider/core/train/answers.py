@@ -14,12 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from outrider.core.bounded import TooLong, read_path
-from outrider.core.engine import Engine
-from outrider.core.errors import Cancelled, ModelError, UsageError
-from outrider.core.loading import Model
-from outrider.core.prompting import Quiet
-from outrider.core.protocol import (
+from outrider.core.base.bounded import TooLong, read_path
+from outrider.core.base.errors import Cancelled, ModelError, UsageError
+from outrider.core.base.protocol import (
     Done,
     DrafterChoice,
     Event,
@@ -30,6 +27,9 @@ from outrider.core.protocol import (
     Sampling,
     TrainPrompt,
 )
+from outrider.core.session.answer_runs import Quiet
+from outrider.core.session.engine import Engine
+from outrider.core.session.loading import Model
 
 CHUNK = 1024  # prompts that are answered before the next ones are looked at
 TOGETHER = 64  # answers at once, and texts that are written down together

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from outrider.core.errors import BrokenFileError
+from outrider.core.base.errors import BrokenFileError
 
 NAME = "checkpoint.safetensors"
 AGAIN = "Delete the file; the run then begins its training anew, with the data that it has."

@@ -19,13 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from outrider.core import registry
-from outrider.core.errors import ModelError
-from outrider.core.target.families import read_spec, text_config
-from outrider.core.target.linear import Form
-from outrider.core.target.reader import PREFIXES, Reader
-from outrider.core.target.spec import AttentionSpec, DenseSpec, LayerSpec, Names, RopeSpec, TargetSpec
-from outrider.core.weights.checkpoint import Checkpoint, open_checkpoint
+from outrider.core.base.errors import ModelError
+from outrider.core.drafting import registry
+from outrider.core.formats.checkpoint import Checkpoint, open_checkpoint
+from outrider.core.formats.config import text_config
+from outrider.core.model.families import read_spec
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, Names, RopeSpec, TargetSpec
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.reader import PREFIXES, Reader
 
 from . import export
 from .parts import Mlp, Norm, Projections, Turn, attended, turns

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outrider.core.target.rope import inverse_frequencies
-from outrider.core.target.spec import RopeSpec
+from outrider.core.formats.checkpoint import open_checkpoint
+from outrider.core.model.blocks.rope import inverse_frequencies
+from outrider.core.model.families.spec import RopeSpec
 from outrider.core.text.tokenizer import Tokenizer
-from outrider.core.weights.checkpoint import open_checkpoint
 
 TEXT = (
     "tokenizer.json",
@@ -81,7 +81,7 @@ def copy_text(source: Path, folder: Path) -> None:
         return
     checkpoint = open_checkpoint(source)
     try:
-        tokenizer = Tokenizer.from_checkpoint(checkpoint)
+        tokenizer = Tokenizer(checkpoint.text())
         template = checkpoint.text().template
     finally:
         checkpoint.close()

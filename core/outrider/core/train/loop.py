@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from outrider.core.errors import Cancelled, ModelError
+from outrider.core.base.errors import Cancelled, ModelError
 
 from . import checkpoint
 from .evened import evened

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.core import finding, trained
-from outrider.core.drafting import ModelInfo
-from outrider.core.trained import Card, Measured
+from outrider.core.base.model_info import ModelInfo
+from outrider.core.library import discovery, drafter_card
+from outrider.core.library.drafter_card import Card, Measured
 
 from .plan import Plan
 
@@ -47,7 +47,7 @@ def card(plan: Plan, info: ModelInfo, facts: tuple[int, int, int], hours: float,
     assert plan.schedule is not None
     return Card(
         method=plan.order.method,
-        model=trained.title(Path(info.path)),
+        model=drafter_card.title(Path(info.path)),
         target=plan.target,
         data=_data(plan),
         texts=texts,
@@ -92,13 +92,13 @@ def settle(
     and how good that is.
     """
     path = Path(info.path)
-    rows = finding.near(info)
+    rows = discovery.near(info)
     rival = next((row for row in rows if row.name == made.method and row.where in RIVALS and row.weights), None)
     theirs = ride(Path(rival.weights)) if rival is not None and rival.weights else None
     known = (rival.weights or "") if rival is not None else ""
     if theirs is not None and (made.measured is None or theirs.tokens_per_pass > made.measured.tokens_per_pass):
         return None, known, theirs
-    place = trained.place(path, made.method, made.target)
+    place = drafter_card.place(path, made.method, made.target)
     put(folder, place)
     return place, known, theirs
 

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from outrider.core.target.rope import inverse_frequencies
-from outrider.core.target.spec import Activation, AttentionSpec, RopeSpec
+from outrider.core.model.blocks.rope import inverse_frequencies
+from outrider.core.model.families.spec import Activation, AttentionSpec, RopeSpec
 
 Turn = tuple[Tensor, Tensor] | None  # cos and sin of rows, as `turns` gives them
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from outrider.core.errors import ModelError, UsageError
-from outrider.core.protocol import ModelChoice, TrainOrder, TrainPrompt
+from outrider.core.base.errors import ModelError, UsageError
+from outrider.core.base.protocol import ModelChoice, TrainOrder, TrainPrompt
 
 from .answers import TURNS, Kept, Manner
 from .loop import Schedule

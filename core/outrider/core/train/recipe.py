@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from outrider.core.target.model import TargetModel
+    from outrider.core.model.model import TargetModel
 
     from .answers import Kept
     from .teacher import Teacher

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outrider.core.errors import BrokenFileError
-from outrider.core.target.batched import Batched, Share
-from outrider.core.target.decoder import Decoder as Engine
-from outrider.core.target.linear import Form
-from outrider.core.target.load import load_decoder
-from outrider.core.target.model import SLACK
+from outrider.core.base.errors import BrokenFileError
+from outrider.core.formats.layout import Layout
+from outrider.core.formats.quantized import Grouped
+from outrider.core.model.batched import Batched, Share
+from outrider.core.model.decoder import Decoder as Engine
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.load import load_decoder
+from outrider.core.model.model import SLACK
 from outrider.core.text.files import TokenizerFiles
-from outrider.core.weights.grouped import Grouped
-from outrider.core.weights.layout import Layout
 
 from .decoder import Decoder
 

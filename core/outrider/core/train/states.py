@@ -18,7 +18,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from outrider.core.errors import Cancelled, ModelError
+from outrider.core.base.errors import Cancelled, ModelError
 
 from .answers import Kept
 from .recipe import Batch, Labeller, Labels, Text

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import ModelInfo
-from outrider.core.target.model import SLACK, TargetModel
-from outrider.core.target.spec import TargetSpec
-from outrider.core.target.state import Cache
+from outrider.core.base.model_info import ModelInfo
+from outrider.core.model.cache.states import Cache
+from outrider.core.model.families.spec import TargetSpec
+from outrider.core.model.model import SLACK, TargetModel
 
 from .parts import wide
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from outrider.core.drafting import Fit, Match, ModelInfo, Target
 
 if TYPE_CHECKING:
+    from outrider.core.formats.checkpoint import Checkpoint
     from outrider.core.train.recipe import Recipe
-    from outrider.core.weights.checkpoint import Checkpoint
 
     from .draft import Options, Rider
     from .format import Plan
@@ -54,7 +54,7 @@ class DFlash:
 
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether the drafter at `weights` serves this target, from its config and tensor names. Raises ModelError."""
-        from outrider.core.weights.checkpoint import open_checkpoint
+        from outrider.core.formats.checkpoint import open_checkpoint
 
         path = Path(weights)
         checkpoint = open_checkpoint(path)
@@ -65,7 +65,7 @@ class DFlash:
 
     def readings(self, model: ModelInfo, match: Match) -> list[Mapping[str, object]]:
         """Ways in which the files may be meant. Raises as `check`."""
-        from outrider.core.weights.checkpoint import open_checkpoint
+        from outrider.core.formats.checkpoint import open_checkpoint
 
         from .readings import readings
 
@@ -77,7 +77,7 @@ class DFlash:
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
         """Load the drafter that `match` names. Raises ModelError, BrokenFileError, UsageError."""
-        from outrider.core.weights.checkpoint import open_checkpoint
+        from outrider.core.formats.checkpoint import open_checkpoint
 
         from .build import build
         from .draft import Rider
@@ -119,7 +119,7 @@ def _stranger(checkpoint: Checkpoint, model: ModelInfo) -> str | None:
 
 
 def _plan(checkpoint: Checkpoint, model: ModelInfo, options: Mapping[str, object]) -> Plan:
-    from outrider.core.errors import ModelError
+    from outrider.core.base.errors import ModelError
 
     from . import format
     from .readings import told
@@ -135,7 +135,7 @@ def _plan(checkpoint: Checkpoint, model: ModelInfo, options: Mapping[str, object
 
 
 def _options(told: Mapping[str, object]) -> Options:
-    from outrider.core.errors import UsageError
+    from outrider.core.base.errors import UsageError
 
     from .draft import Options
 

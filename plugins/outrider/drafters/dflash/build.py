@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Target
-from outrider.core.target.attention import Attention
-from outrider.core.target.linear import Linear, Stacked, Table
-from outrider.core.target.load import tables
-from outrider.core.target.mlp import Dense
-from outrider.core.target.norm import Norm
-from outrider.core.target.reader import Reader
-from outrider.core.target.spec import AttentionSpec, DenseSpec
-from outrider.core.weights.checkpoint import Checkpoint
-from outrider.core.weights.stored import words
+from outrider.core.formats.checkpoint import Checkpoint
+from outrider.core.formats.stored import words
+from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.mlp import Dense
+from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec
+from outrider.core.model.kernels.linear import Linear, Stacked, Table
+from outrider.core.model.load import tables
+from outrider.core.model.reader import Reader
 
 from . import format
 from .format import Plan

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.sample import Picks, certainty, in_target_ids
-from outrider.core.target.lane import Lane
-from outrider.core.target.steps import SHORT, Steps, filled
-from outrider.core.target.where import Still
+from outrider.core.drafting.chain import Picks
+from outrider.core.model.cache.layout import Still
+from outrider.core.model.lane import Lane
+from outrider.core.model.steps import SHORT, Steps, filled
+from outrider.core.sampling.sample import certainty, in_target_ids
 
 from .build import Parts
 from .heads import Follow

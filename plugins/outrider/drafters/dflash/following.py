@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from outrider.core.train.asking import Law
+from outrider.core.train.chunked_loss import Law
 from outrider.core.train.parts import wide
 
 CROSS, APART, SURE = 0.1, 0.9, 1.0  # weights of the three

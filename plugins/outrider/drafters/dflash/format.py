@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from outrider.core.errors import ModelError
-from outrider.core.target.families import common
-from outrider.core.target.spec import AttentionSpec, LayerSpec, RopeSpec, TargetSpec
-from outrider.core.weights.config import LAYERS, ConfigReader
+from outrider.core.base.errors import ModelError
+from outrider.core.formats.config import LAYERS, ConfigReader
+from outrider.core.model.families import common
+from outrider.core.model.families.spec import AttentionSpec, LayerSpec, RopeSpec, TargetSpec
 
 if TYPE_CHECKING:
     from outrider.core.drafting import ModelInfo
-    from outrider.core.weights.checkpoint import Checkpoint
+    from outrider.core.formats.checkpoint import Checkpoint
 
 LONGEST = 64  # slots of a block: as far as a pass may reach beyond the context
 AGAIN = "Download the drafter again, whole, or take another one."

@@ -18,16 +18,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.core.target import decoder
-from outrider.core.target.attention import Attention
-from outrider.core.target.linear import Linear
-from outrider.core.target.mlp import Dense
-from outrider.core.target.norm import Norm
-from outrider.core.target.ops import LOOSE
-from outrider.core.target.rope import rotate_
-from outrider.core.target.stack import Stack, stack_of
-from outrider.core.target.state import Room, Rows
-from outrider.core.target.where import Still, Tables, Tree, Where
+from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.block import Block
+from outrider.core.model.blocks.mlp import Dense
+from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.blocks.rope import rotate_
+from outrider.core.model.cache.layout import LOOSE, Still, Tables, Tree, Where
+from outrider.core.model.cache.states import Room, Rows
+from outrider.core.model.kernels.linear import Linear
+from outrider.core.model.stack import Stack, stack_of
 
 from .format import Plan, Sight
 
@@ -69,11 +68,11 @@ class Layer:
     dense_conv: Conv | None
 
     @property
-    def whole(self) -> decoder.Block | None:
+    def whole(self) -> Block | None:
         """The same as a block of a decoder; None where it has convolutions, which that knows nothing of."""
         if self.attention_conv is not None or self.dense_conv is not None:
             return None
-        return decoder.Block(self.attention, self.dense, 0, self.before_attention, None, self.before_dense, None)
+        return Block(self.attention, self.dense, 0, self.before_attention, None, self.before_dense, None)
 
     def keep(self, fused: Tensor, where: Where, rows: Rows) -> None:
         """Keys and values of context rows, from fused states [n, d]."""

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from outrider.core.errors import UsageError
+from outrider.core.base.errors import UsageError
 
 from .format import Reading, read_plan
 
 if TYPE_CHECKING:
-    from outrider.core.weights.checkpoint import Checkpoint
+    from outrider.core.formats.checkpoint import Checkpoint
 
 WAYS = {"window": ("slot", "anchor"), "causal": ("sliding", "all", "none"), "sample_from_anchor": (True, False)}
 

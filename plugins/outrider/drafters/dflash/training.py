@@ -21,15 +21,15 @@ from msgspec import structs
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from outrider.core.errors import ModelError, UsageError
-from outrider.core.target.spec import AttentionSpec, DenseSpec, RopeSpec
-from outrider.core.train import taken
-from outrider.core.train.asking import Asked, Law
+from outrider.core.base.errors import ModelError, UsageError
+from outrider.core.formats.checkpoint import open_checkpoint
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, RopeSpec
+from outrider.core.train import warm_start
+from outrider.core.train.chunked_loss import Asked, Law
+from outrider.core.train.draft_vocabulary import Words, frequent, groups
 from outrider.core.train.parts import Mlp, Norm, Projections, start, turns, wide
 from outrider.core.train.recipe import Batch, Group, Text
 from outrider.core.train.teacher import Teacher
-from outrider.core.train.words import Words, frequent, groups
-from outrider.core.weights.checkpoint import open_checkpoint
 
 from .following import Confidence, Markov, losses
 from .format import LONGEST, Plan, misfit, read_plan
@@ -205,24 +205,24 @@ class DFlashTrainee(nn.Module):
                 return checkpoint.load(stored) if stored in names else None
 
             own = {name: part for name, part in self.named_parameters() if not name.startswith("head.")}
-            taken.put(plan.name, own, read)
+            warm_start.put(plan.name, own, read)
             offsets = read("d2t")
             ids = None if offsets is None else offsets + torch.arange(len(offsets))
             rows = read("lm_head.weight") if plan.reduced else None
-            self.head = taken.words_of(self._teacher, ids, rows, learnt=self.settings.head)
+            self.head = warm_start.words_of(self._teacher, ids, rows, learnt=self.settings.head)
         finally:
             checkpoint.close()
 
     def _become(self, plan: Plan) -> None:
         """Take the shape of a draft that is there. Raises ModelError for one of a kind that is read and not trained."""
         mixers, channel = [layer.mixer for layer in plan.spec.layers], plan.spec.layers[0].channel
-        wanted = taken.attention(plan.name, _mixer(self._teacher), mixers[0])
+        wanted = warm_start.attention(plan.name, _mixer(self._teacher), mixers[0])
         assert isinstance(channel, DenseSpec)
         plain = plan.embed_scale == plan.logit_scale == 1.0 and plan.logit_cap is None and channel.activation == "silu"
         if plan.selector or any(sight.causal or sight.window for sight in plan.sights) or set(mixers) != {wanted}:
-            raise taken.refused(plan.name, "layers or a head of another kind")
+            raise warm_start.refused(plan.name, "layers or a head of another kind")
         if not plain or (plan.markov and plan.sure != plan.spec.width + plan.markov):
-            raise taken.refused(plan.name, "scales, a cap or a confidence head of another kind")
+            raise warm_start.refused(plan.name, "scales, a cap or a confidence head of another kind")
         self.settings = structs.replace(
             self.settings,
             kind="dspark" if plan.markov else "dflash",

@@ -18,8 +18,8 @@ from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs,
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from outrider.core.target.capture import Capture
-    from outrider.core.target.decoder import Decoder
+    from outrider.core.model.capture import Capture
+    from outrider.core.model.decoder import Decoder
     from outrider.core.train.recipe import Recipe
 
     from .vocabulary import Bridge
@@ -55,7 +55,7 @@ class DraftModel:
 
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether the model at `weights` has enough tokens of the target. Raises ModelError if there is none."""
-        from outrider.core.weights.checkpoint import describe
+        from outrider.core.formats.checkpoint import describe
 
         path = Path(weights)
         theirs = describe(path)
@@ -74,8 +74,8 @@ class DraftModel:
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
         """Load the draft model that `match` names. Raises ModelError if it cannot be read."""
-        from outrider.core.target.load import load_decoder
-        from outrider.core.weights.checkpoint import info, open_checkpoint
+        from outrider.core.formats.checkpoint import info, open_checkpoint
+        from outrider.core.model.load import load_decoder
 
         assert match.weights is not None
         capacity = target.context + SLACK
@@ -117,7 +117,7 @@ class Rider:
         bridge: Bridge | None = None,
         graphs: Capture | None = None,
     ) -> None:
-        from outrider.core.target.lane import Lane
+        from outrider.core.model.lane import Lane
 
         self._decoder = decoder
         self._capacity = capacity
@@ -154,7 +154,7 @@ class Rider:
         None where its logits are no numbers. Raises ModelError where they are none again after reading everything anew: that
         will not mend, and costs too much to be tried in every round.
         """
-        from outrider.core.sample import Picks
+        from outrider.core.drafting.chain import Picks
 
         ids = self._in_own_ids(context.tokens)
         count = min(context.nodes, MOST, self._capacity - len(ids))
@@ -171,8 +171,8 @@ class Rider:
 
     def _spoilt(self) -> None:
         """No draft, and all is read anew for the next one. Raises ModelError where that was no help."""
-        from outrider.core.errors import ModelError
-        from outrider.core.target.state import Rows
+        from outrider.core.base.errors import ModelError
+        from outrider.core.model.cache.states import Rows
 
         self.reset()
         for state in self._cache.states:

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from outrider.core.errors import ModelError, UsageError
-from outrider.core.target.families import read_spec, text_config
-from outrider.core.target.spec import AttentionSpec, DenseSpec, LayerSpec, TargetSpec
+from outrider.core.base.errors import ModelError, UsageError
+from outrider.core.formats.config import text_config
+from outrider.core.formats.safetensors import read_json
+from outrider.core.model.families import read_spec
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, TargetSpec
 from outrider.core.train.decoder import Decoder, Layer, read
 from outrider.core.train.parts import Norm, start
 from outrider.core.train.teacher import Teacher
-from outrider.core.weights.safetensors import read_json
 
 EVERY = 3  # layers of which one is kept, where nothing is said
 _SPREAD = 0.02  # of fresh embeddings

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outrider.core.errors import UsageError
-from outrider.core.target.linear import Form
-from outrider.core.target.load import load_decoder
-from outrider.core.target.model import SLACK, TargetModel
+from outrider.core.base.errors import UsageError
+from outrider.core.formats.checkpoint import info, open_checkpoint
+from outrider.core.library.library import resolve
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.load import load_decoder
+from outrider.core.model.model import SLACK, TargetModel
 from outrider.core.train.recipe import Batch, Labels
 from outrider.core.train.teacher import Teacher
-from outrider.core.weights.checkpoint import info, open_checkpoint
-from outrider.core.weights.library import resolve
 
 
 class Teachers:

@@ -22,17 +22,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from outrider.core.errors import ModelError, UsageError
-from outrider.core.target.linear import Form
-from outrider.core.target.model import TargetModel
+from outrider.core.base.errors import ModelError, UsageError
+from outrider.core.model.kernels.forms import Form
+from outrider.core.model.model import TargetModel
 from outrider.core.train import decoder as decoders
 from outrider.core.train import lean, sampled
 from outrider.core.train.answers import Kept
 from outrider.core.train.decoder import Decoder
-from outrider.core.train.ground import answering, now
 from outrider.core.train.parts import wide
 from outrider.core.train.recipe import Batch, Group, Labels, Text
 from outrider.core.train.teacher import Teacher
+from outrider.core.train.teacher_in_training import answering, now
 
 from . import losses
 from .student import Size, Student, from_config, smaller

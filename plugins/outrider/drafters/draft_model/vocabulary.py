@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.text.tokenizer import Tokenizer
-from outrider.core.weights.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +56,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     """The vocabulary of the model at `path`. Raises ModelError, BrokenFileError."""
     checkpoint = open_checkpoint(path)
     try:
-        return Vocabulary.of(Tokenizer.from_checkpoint(checkpoint))
+        return Vocabulary.of(Tokenizer(checkpoint.text()))
     finally:
         checkpoint.close()
 

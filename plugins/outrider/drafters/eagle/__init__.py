@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.drafting import Fit, Match, ModelInfo, Target
-from outrider.core.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from outrider.core.train.recipe import Recipe
@@ -80,7 +80,7 @@ class Eagle:
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
         """Load the draft that `match` names. Raises ModelError if it cannot be read, UsageError for an option that is none."""
-        from outrider.core.target.state import Room
+        from outrider.core.model.cache.states import Room
 
         from .draft import Rider
         from .format import OTHER, Source, read

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step
-from outrider.core.sample import Picks, in_target_ids
+from outrider.core.drafting.chain import Picks
+from outrider.core.sampling.sample import in_target_ids
 
 from .network import Network
 from .trail import Scratch, Trail

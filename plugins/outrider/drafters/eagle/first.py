@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from outrider.core.target.spec import AttentionSpec
-from outrider.core.train import taken
+from outrider.core.model.families.spec import AttentionSpec
+from outrider.core.train import warm_start
+from outrider.core.train.draft_vocabulary import Sayings, Words
 from outrider.core.train.parts import Mlp, Norm, Projections, attended, start, turns, wide
 from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
-from outrider.core.train.words import Sayings, Words
 
 from .sizes import inner_of, mixer_of, opened, raw_embedding, sizes
 
@@ -108,7 +108,7 @@ class FirstTrainee(nn.Module):
             self.layers[0] = self._layer(*sizes(container), container.spec.eps)
             if read("fc.bias") is not None:
                 self.fc.bias = nn.Parameter(torch.zeros_like(self.fc.weight[:, 0]))
-            taken.put(container.name, dict(self.named_parameters()), read)
+            warm_start.put(container.name, dict(self.named_parameters()), read)
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """As EAGLE's authors publish it, in bf16; `whole`: with the target's embedding."""

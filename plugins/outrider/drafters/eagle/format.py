@@ -16,22 +16,22 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.drafting import ModelInfo
-from outrider.core.errors import BrokenFileError, ModelError
-from outrider.core.target.families import common
-from outrider.core.target.spec import LayerSpec, TargetSpec
+from outrider.core.formats.checkpoint import Checkpoint, open_checkpoint
+from outrider.core.formats.config import LAYERS, ConfigReader
+from outrider.core.formats.pickled import read_pickled
+from outrider.core.formats.safetensors import read_json
+from outrider.core.model.families import common
+from outrider.core.model.families.spec import LayerSpec, TargetSpec
 from outrider.core.text.files import TokenizerFiles, fingerprint
-from outrider.core.weights.checkpoint import Checkpoint, open_checkpoint
-from outrider.core.weights.config import LAYERS, ConfigReader
-from outrider.core.weights.pickled import read_pickled
-from outrider.core.weights.safetensors import read_json
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from outrider.core.weights.grouped import Grouped
-    from outrider.core.weights.layout import Layout
+    from outrider.core.formats.layout import Layout
+    from outrider.core.formats.quantized import Grouped
 
 PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
 OLDER = {
@@ -40,7 +40,7 @@ OLDER = {
     "aux_norm_mid.": "fc_norm.1.",
     "aux_norm_high.": "fc_norm.2.",
 }
-OUTSIDE = ("lm_head.weight", "d2t", "t2d")  # what `core.target.reader` does not look for below `model.`
+OUTSIDE = ("lm_head.weight", "d2t", "t2d")  # what `core.model.reader` does not look for below `model.`
 PICKLE = "pytorch_model.bin"
 AGAIN = "Download the draft again, whole."
 OTHER = "Take a draft that was trained for this model."
@@ -58,7 +58,7 @@ MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # where configs name th
 
 
 class Source:
-    """The tensors of a draft as a `core.weights.checkpoint.Checkpoint`, under one set of names.
+    """The tensors of a draft as a `core.formats.checkpoint.Checkpoint`, under one set of names.
 
     Raises ModelError, BrokenFileError if the folder holds nothing that can be read.
     """
@@ -99,7 +99,7 @@ class Source:
         stored = self._name(name)
         if self._inner:
             return self._inner.load(stored, dtype)
-        from outrider.core.weights.stored import as_weights
+        from outrider.core.formats.stored import as_weights
 
         tensor = self._plain[stored]
         return tensor if dtype is None else as_weights(tensor, dtype, f"{self.path}: {stored}")

@@ -12,20 +12,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Target
-from outrider.core.errors import ModelError
-from outrider.core.target import decoder
-from outrider.core.target.attention import Attention
-from outrider.core.target.linear import Linear
-from outrider.core.target.load import tables
-from outrider.core.target.mlp import Dense
-from outrider.core.target.norm import Norm
-from outrider.core.target.reader import Reader
-from outrider.core.target.spec import AttentionSpec, DenseSpec
-from outrider.core.target.stack import Stack, stack_of
-from outrider.core.target.state import Rows
-from outrider.core.target.where import Tables, Where
-from outrider.core.weights.stored import words
+from outrider.core.formats.stored import words
+from outrider.core.model.blocks import block as blocks
+from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.mlp import Dense
+from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.cache.layout import Tables, Where
+from outrider.core.model.cache.states import Rows
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec
+from outrider.core.model.kernels.linear import Linear
+from outrider.core.model.load import tables
+from outrider.core.model.reader import Reader
+from outrider.core.model.stack import Stack, stack_of
 
 from .format import AGAIN, EMBED_NORM, HIDDEN_NORM, OTHER, Container, Source, first_norm
 
@@ -90,9 +90,9 @@ class Block:
     mlp: Dense
 
     @property
-    def whole(self) -> decoder.Block:
+    def whole(self) -> blocks.Block:
         """The same as a block of a decoder."""
-        return decoder.Block(self.attention, self.mlp, 0, self.before, None, self.before_mlp, None)
+        return blocks.Block(self.attention, self.mlp, 0, self.before, None, self.before_mlp, None)
 
     def __call__(self, x: Tensor, residual: Tensor, where: Where, rows: Rows) -> Tensor:
         """The residual [S, d] behind it; attention reads `x`."""

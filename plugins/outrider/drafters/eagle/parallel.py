@@ -12,7 +12,8 @@ from dataclasses import replace
 import torch
 
 from outrider.core.drafting import Context, Draft
-from outrider.core.sample import Picks, certainty
+from outrider.core.drafting.chain import Picks
+from outrider.core.sampling.sample import certainty
 
 from .draft import LONGEST, Rider
 

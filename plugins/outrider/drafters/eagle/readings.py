@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from outrider.core.base.errors import UsageError
 from outrider.core.drafting import ModelInfo
-from outrider.core.errors import UsageError
 
 from .format import Container
 

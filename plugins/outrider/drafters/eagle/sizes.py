@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from outrider.core.base.errors import ModelError
 from outrider.core.drafting import ModelInfo
-from outrider.core.errors import ModelError
-from outrider.core.target.spec import AttentionSpec, DenseSpec, RopeSpec
-from outrider.core.train import taken
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, RopeSpec
+from outrider.core.train import warm_start
 from outrider.core.train.teacher import Teacher
 
 from .format import OUTSIDE, Container, Source, read
@@ -54,9 +54,9 @@ def opened(folder: Path, model: ModelInfo, version: int) -> Iterator[tuple[Conta
         problem = container.misfit(model)
         if problem:
             raise ModelError(f"{problem}.", "Name another drafter to go on from.")
-        taken.same(container.name, {"version": (container.version, version)})
+        warm_start.same(container.name, {"version": (container.version, version)})
         if container.mask is not None or {"fc_norm.0.weight", "input_norm.weight"} & source.holds():
-            raise taken.refused(container.name, "norms or masks of a newer kind")
+            raise warm_start.refused(container.name, "norms or masks of a newer kind")
 
         def tensor(name: str) -> Tensor | None:
             stored = name if name in OUTSIDE else f"model.{name}"
@@ -74,5 +74,5 @@ def sizes(container: Container) -> tuple[AttentionSpec, int]:
     assert isinstance(mixer, AttentionSpec) and isinstance(channel, DenseSpec)
     plain = mixer.rope is not None and mixer.rope == RopeSpec(mixer.rope.theta, mixer.head_dim)
     if not plain or mixer.output_bias or mixer.window or channel.bias or channel.activation != "silu":
-        raise taken.refused(container.name, "a layer of another kind than a fresh draft's")
+        raise warm_start.refused(container.name, "a layer of another kind than a fresh draft's")
     return mixer, channel.width

@@ -22,12 +22,11 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Step
-from outrider.core.target.capture import Capture
-from outrider.core.target.lane import Lane
-from outrider.core.target.ops import LOOSE
-from outrider.core.target.state import Room, Rows
-from outrider.core.target.steps import Steps, filled
-from outrider.core.target.where import Still, Tree, Where
+from outrider.core.model.cache.layout import LOOSE, Still, Tree, Where
+from outrider.core.model.cache.states import Room, Rows
+from outrider.core.model.capture import Capture
+from outrider.core.model.lane import Lane
+from outrider.core.model.steps import Steps, filled
 
 from .network import Network
 

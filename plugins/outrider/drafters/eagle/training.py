@@ -22,12 +22,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from outrider.core.target.spec import AttentionSpec
-from outrider.core.train import taken
+from outrider.core.model.families.spec import AttentionSpec
+from outrider.core.train import warm_start
+from outrider.core.train.draft_vocabulary import Words, frequent, groups
 from outrider.core.train.parts import Mlp, Norm, Projections, Turn, start, turns, wide
 from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
-from outrider.core.train.words import Words, frequent, groups
 
 from .first import FirstTrainee
 from .format import default_states
@@ -129,20 +129,22 @@ class EagleTrainee(nn.Module):
         """As `Continuing`."""
         with opened(folder, self._teacher.info, 3) as (container, read):
             if container.norm_output or len(container.spec.layers) > 1:
-                raise taken.refused(container.name, "a layer of another kind")
+                raise warm_start.refused(container.name, "a layer of another kind")
             states = container.states(self._teacher.info)
             if len(states) != STATES:
-                raise taken.refused(container.name, f"{len(states)} states of the target")
+                raise warm_start.refused(container.name, f"{len(states)} states of the target")
             eps = container.spec.eps
             self.midlayer = Layer(sizes(container)[0], self._teacher.info.width, sizes(container)[1], eps)
             self.midlayer.norm_first = container.norm_before_residual
             self.norm.eps = eps
             names = {name: part for name, part in self.named_parameters() if not name.startswith("head.")}
-            taken.put(container.name, {name.replace("midlayer.", "layers.0."): names[name] for name in names}, read)
+            warm_start.put(
+                container.name, {name.replace("midlayer.", "layers.0."): names[name] for name in names}, read
+            )
             self.states = (*states, self._teacher.info.layers)
             offsets = read("d2t")
             ids = None if offsets is None else offsets + torch.arange(len(offsets))
-            self.head = taken.words_of(self._teacher, ids, read("lm_head.weight"), learnt=self.settings.head)
+            self.head = warm_start.words_of(self._teacher, ids, read("lm_head.weight"), learnt=self.settings.head)
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """As EAGLE-3's authors publish it, in bf16; `whole`: with embedding and output rows that are the target's."""

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Step, Target
-from outrider.core.errors import ModelError
-from outrider.core.target.families import read_spec
-from outrider.core.target.spec import AttentionSpec, LatentSpec
+from outrider.core.model.families import read_spec
+from outrider.core.model.families.spec import AttentionSpec, LatentSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -155,7 +155,7 @@ class Rider:
         """A chain of up to `context.nodes` tokens [k], with `probs` [k, V] if they are wanted; None if a logit is no number."""
         import torch
 
-        from outrider.core.sample import Picks
+        from outrider.core.drafting.chain import Picks
 
         target, layers, root = self._target, self._meter.best(), len(context.tokens) - 1
 

@@ -19,14 +19,14 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from outrider.core.errors import UsageError
-from outrider.core.target.model import TargetModel
+from outrider.core.base.errors import UsageError
+from outrider.core.model.model import TargetModel
 from outrider.core.train import lean
 from outrider.core.train.decoder import Along, Layer, of_target
-from outrider.core.train.ground import answering, law, now, publish
 from outrider.core.train.parts import soft_loss
 from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
+from outrider.core.train.teacher_in_training import answering, law, now, publish
 
 from . import KEYS
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.drafting import Fit, Match, ModelInfo, Target
-from outrider.core.errors import BrokenFileError, ModelError
 
 if TYPE_CHECKING:
     from outrider.core.train.recipe import Recipe

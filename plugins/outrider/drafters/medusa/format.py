@@ -26,15 +26,15 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.drafting import ModelInfo
-from outrider.core.errors import BrokenFileError, ModelError
-from outrider.core.target.families import read_spec, text_config
-from outrider.core.target.spec import AttentionSpec, TargetSpec
-from outrider.core.weights.checkpoint import open_checkpoint
-from outrider.core.weights.config import LAYERS, ConfigReader
-from outrider.core.weights.pickled import read_pickled
-from outrider.core.weights.safetensors import read_file, read_json
-from outrider.core.weights.stored import as_weights, words
+from outrider.core.formats.checkpoint import open_checkpoint
+from outrider.core.formats.config import LAYERS, ConfigReader, text_config
+from outrider.core.formats.pickled import read_pickled
+from outrider.core.formats.safetensors import read_file, read_json
+from outrider.core.formats.stored import as_weights, words
+from outrider.core.model.families import read_spec
+from outrider.core.model.families.spec import AttentionSpec, TargetSpec
 
 from . import OWN
 from .tree import Choice, checked

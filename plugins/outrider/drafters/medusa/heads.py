@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Context, Target
-from outrider.core.errors import ModelError
-from outrider.core.sample import in_target_ids
-from outrider.core.target.linear import Linear, kept
+from outrider.core.model.kernels.forms import kept
+from outrider.core.model.kernels.linear import Linear
+from outrider.core.sampling.sample import in_target_ids
 
 from .format import AGAIN, HeadFiles, HydraFiles, MedusaFiles
 from .memory import Memory, Newest

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Step, Target
-from outrider.core.target.build import Builder
-from outrider.core.target.decoder import Block
-from outrider.core.target.load import tables
-from outrider.core.target.norm import Norm
-from outrider.core.target.spec import TargetSpec
-from outrider.core.target.state import SLACK, Room, Rows
-from outrider.core.target.where import Tables, Tree, Where
+from outrider.core.model.blocks.block import Block
+from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.build import Builder
+from outrider.core.model.cache.layout import Tables, Tree, Where
+from outrider.core.model.cache.states import SLACK, Room, Rows
+from outrider.core.model.families.spec import TargetSpec
+from outrider.core.model.load import tables
 
 from .format import PREFIX, HydraFiles
 

@@ -22,20 +22,20 @@ from msgspec import structs
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from outrider.core.errors import ModelError
-from outrider.core.train import lean, taken
-from outrider.core.train.asking import ask
-from outrider.core.train.ground import Joint
+from outrider.core.base.errors import ModelError
+from outrider.core.train import lean, warm_start
+from outrider.core.train.chunked_loss import ask
+from outrider.core.train.draft_vocabulary import SLOW, Sayings, Words, frequent
 from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
-from outrider.core.train.words import SLOW, Sayings, Words, frequent
+from outrider.core.train.teacher_in_training import Joint
 
 from . import OWN
 from .format import MedusaFiles, open_heads
 from .tree import RANKS
 
 if TYPE_CHECKING:
-    from outrider.core.target.model import TargetModel
+    from outrider.core.model.model import TargetModel
 
 FILE, PICKLE = "medusa_lm_head.safetensors", "medusa_lm_head.pt"
 
@@ -134,16 +134,16 @@ class MedusaTrainee(nn.Module):
         files = open_heads(folder)
         try:
             if not isinstance(files, MedusaFiles) or files.layers != 1:
-                raise taken.refused(folder.name, "heads of another kind than Medusa's with one layer")
+                raise warm_start.refused(folder.name, "heads of another kind than Medusa's with one layer")
             problem = files.misfit(self._teacher.info)
             if problem is not None:
                 raise ModelError(f"{folder.name}: {problem}.", "Name another drafter to go on from.")
             self._become(files)
             for head, block in enumerate(self.blocks):
                 at = f"{files.block(head, 0)}.linear."
-                taken.put(folder.name, {at + name: part for name, part in block.named_parameters()}, files.load)
+                warm_start.put(folder.name, {at + name: part for name, part in block.named_parameters()}, files.load)
             if not files.tied:
-                taken.put(
+                warm_start.put(
                     folder.name, {f"{files.out(head)}.weight": part for head, part in enumerate(self.rows)}, files.load
                 )
         finally:
@@ -155,7 +155,8 @@ class MedusaTrainee(nn.Module):
         own = self.settings.head or not (
             files.tied
             or all(
-                taken.tied(self._teacher, every, files.load(f"{files.out(head)}.weight")) for head in range(files.heads)
+                warm_start.tied(self._teacher, every, files.load(f"{files.out(head)}.weight"))
+                for head in range(files.heads)
             )
         )
         self.settings = structs.replace(self.settings, heads=files.heads, head=own)

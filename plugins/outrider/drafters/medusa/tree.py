@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from outrider.core.errors import ModelError
+from outrider.core.base.errors import ModelError
 
 Choice = tuple[int, ...]
 Accuracy = Sequence[Sequence[float]]  # [heads][ranks] chance that this rank of a head is right once its parent is

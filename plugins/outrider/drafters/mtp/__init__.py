@@ -18,8 +18,8 @@ from .size import nbytes
 
 if TYPE_CHECKING:
     from outrider.core.drafting import Drafter
+    from outrider.core.formats.checkpoint import Checkpoint
     from outrider.core.train.recipe import Recipe
-    from outrider.core.weights.checkpoint import Checkpoint
 
 __all__ = ["Mtp"]
 
@@ -47,7 +47,7 @@ class Mtp:
         """Fits a checkpoint that holds prediction layers; waits for some otherwise, with Gemma 4 for its assistant."""
         layout = find(model.tensors, model.layers)
         if layout is not None:
-            from outrider.core.target.families import read_spec
+            from outrider.core.model.families import read_spec
 
             size = nbytes(read_spec(model.config), layout)
             return Match(Fit.EXACT, f"{_layers(layout.count)} in the checkpoint", GAIN, size)
@@ -67,7 +67,7 @@ class Mtp:
 
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether the assistant, the heads or the copy of the model at `weights` fit. Raises ModelError, BrokenFileError."""
-        from outrider.core.weights.checkpoint import open_checkpoint
+        from outrider.core.formats.checkpoint import open_checkpoint
 
         path = Path(weights)
         if (path / "params.json").is_file():
@@ -82,7 +82,7 @@ class Mtp:
 
     def readings(self, model: ModelInfo, match: Match) -> list[Mapping[str, object]]:
         """Ways in which the files may be meant; parallel heads leave nothing open. Raises as `check`."""
-        from outrider.core.weights.checkpoint import open_checkpoint
+        from outrider.core.formats.checkpoint import open_checkpoint
 
         from .readings import ASSISTANT, CHAIN, readings
 
@@ -97,7 +97,7 @@ class Mtp:
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Drafter:
         """Load what `match` found. Raises ModelError, BrokenFileError, UsageError for an option that is not known."""
-        from outrider.core.weights.checkpoint import open_checkpoint
+        from outrider.core.formats.checkpoint import open_checkpoint
 
         from . import assistant, build, heads
 
@@ -152,8 +152,8 @@ def _assistant(model: ModelInfo, checkpoint: Checkpoint) -> Match:
 
 def _copy(model: ModelInfo, checkpoint: Checkpoint) -> Match:
     """Another copy of the model, which kept its layers where the target's lost them."""
-    from outrider.core.target.families import read_spec
-    from outrider.core.weights.checkpoint import info
+    from outrider.core.formats.checkpoint import info
+    from outrider.core.model.families import read_spec
 
     theirs, name = info(checkpoint), checkpoint.path.name
     layout: Layout | None = find(theirs.tensors, theirs.layers)

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from outrider.core.errors import ModelError
-from outrider.core.target.spec import TargetSpec
-from outrider.core.train import export, lean, taken
+from outrider.core.base.errors import ModelError
+from outrider.core.formats.checkpoint import open_checkpoint
+from outrider.core.model.families.spec import TargetSpec
+from outrider.core.train import export, lean, warm_start
 from outrider.core.train.decoder import Along, Layer, obstacle
-from outrider.core.train.ground import Frozen, Joint
+from outrider.core.train.draft_vocabulary import Said, Sayings
 from outrider.core.train.parts import Norm, start
 from outrider.core.train.recipe import Batch, Text
 from outrider.core.train.teacher import Teacher
-from outrider.core.train.words import Said, Sayings
-from outrider.core.weights.checkpoint import open_checkpoint
+from outrider.core.train.teacher_in_training import Frozen, Joint
 
 from .layout import deepseek, find
 from .learning import Learner, Losses
@@ -124,13 +124,13 @@ class AheadTrainee(Learner):
             names, first = frozenset(checkpoint.names()), self._teacher.info.layers
             layout = find(names, first)
             if layout is None or "eh_proj" not in layout.mix:
-                raise taken.refused(folder.name, "no prediction layer in the layout of DeepSeek")
+                raise warm_start.refused(folder.name, "no prediction layer in the layout of DeepSeek")
             if layout.count > len(self.depths):
-                taken.same(folder.name, {"depths": (layout.count, len(self.depths))})
+                warm_start.same(folder.name, {"depths": (layout.count, len(self.depths))})
             for index, depth in enumerate(self.depths[: layout.count]):
                 at = f"{layout.prefix}layers.{first + index}."
                 parts = {at + published(name): part for name, part in depth.state_dict().items()}
-                taken.put(folder.name, parts, lambda name: checkpoint.load(name) if name in names else None)
+                warm_start.put(folder.name, parts, lambda name: checkpoint.load(name) if name in names else None)
             for depth in self.depths[layout.count :]:
                 depth.load_state_dict(self.depths[0].state_dict())
         finally:

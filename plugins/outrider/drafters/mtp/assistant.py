@@ -21,28 +21,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.errors import ModelError
-from outrider.core.sample import Picks
-from outrider.core.target.attention import Attention
-from outrider.core.target.build import Builder
-from outrider.core.target.decoder import Block
-from outrider.core.target.families import read_spec
-from outrider.core.target.families.common import HEADS, PLAIN
-from outrider.core.target.linear import Linear, Table
-from outrider.core.target.load import tables
-from outrider.core.target.norm import Norm
-from outrider.core.target.rope import rotate_
-from outrider.core.target.spec import AttentionSpec, LayerSpec, TargetSpec
-from outrider.core.target.state import SLACK, Room, State
-from outrider.core.target.where import Tables, Where
-from outrider.core.weights.config import ConfigReader
+from outrider.core.drafting.chain import Picks
+from outrider.core.formats.config import ConfigReader
+from outrider.core.model.blocks.attention import Attention
+from outrider.core.model.blocks.block import Block
+from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.blocks.rope import rotate_
+from outrider.core.model.build import Builder
+from outrider.core.model.cache.layout import Tables, Where
+from outrider.core.model.cache.states import SLACK, Room, State
+from outrider.core.model.families import read_spec
+from outrider.core.model.families.common import HEADS, PLAIN
+from outrider.core.model.families.spec import AttentionSpec, LayerSpec, TargetSpec
+from outrider.core.model.kernels.linear import Linear, Table
+from outrider.core.model.load import tables
 
 from .noted import Noted
 from .readings import ASSISTANT, told
 
 if TYPE_CHECKING:
-    from outrider.core.weights.checkpoint import Checkpoint
+    from outrider.core.formats.checkpoint import Checkpoint
 
 MOST = 8  # tokens of a draft
 OTHER = "Take the assistant of this very model."

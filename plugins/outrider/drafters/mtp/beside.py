@@ -18,15 +18,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from outrider.core.errors import ModelError
-from outrider.core.target.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
-from outrider.core.train import lean, taken
+from outrider.core.base.errors import ModelError
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
+from outrider.core.train import lean, warm_start
 from outrider.core.train.decoder import Along, Layer
-from outrider.core.train.ground import Frozen, Joint
+from outrider.core.train.draft_vocabulary import Said, Sayings
 from outrider.core.train.parts import start
 from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
-from outrider.core.train.words import Said, Sayings
+from outrider.core.train.teacher_in_training import Frozen, Joint
 
 from .heads import read_heads
 from .layout import META, read_settings
@@ -92,13 +92,13 @@ class BesideTrainee(Learner):
         if {name: told.get(name, own[name]) for name in ("dim", *sizes)} != {
             name: own[name] for name in ("dim", *sizes)
         }:
-            raise taken.refused(folder.name, "heads of other sizes than fresh ones for this model")
-        taken.same(folder.name, {"depths": (told["n_future_tokens"] - 1, len(self.heads))})
+            raise warm_start.refused(folder.name, "heads of other sizes than fresh ones for this model")
+        warm_start.same(folder.name, {"depths": (told["n_future_tokens"] - 1, len(self.heads))})
         stored = read_heads(folder)
         found = {name: halves(name, part, size) for name, part in stored.items()}
         for index, head in enumerate(self.heads):
             at = f"model.layers.{index}."
-            taken.put(folder.name, {at + name: part for name, part in head.state_dict().items()}, found.get)
+            warm_start.put(folder.name, {at + name: part for name, part in head.state_dict().items()}, found.get)
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """In Meta's names, the heads alone; jointly beside the model in its own file. `whole`: with a llama's trunk."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Target
-from outrider.core.errors import ModelError
-from outrider.core.target.build import Builder
-from outrider.core.target.families import read_spec
-from outrider.core.target.load import tables
-from outrider.core.target.norm import Norm
-from outrider.core.target.state import SLACK
+from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.build import Builder
+from outrider.core.model.cache.states import SLACK
+from outrider.core.model.families import read_spec
+from outrider.core.model.load import tables
 
 from .chain import Chain, Layer
 from .layout import COPIES, Layout, find
@@ -22,7 +22,7 @@ from .readings import CHAIN, told
 from .size import extended
 
 if TYPE_CHECKING:
-    from outrider.core.weights.checkpoint import Checkpoint
+    from outrider.core.formats.checkpoint import Checkpoint
 
 
 def load(target: Target, checkpoint: Checkpoint, options: Mapping[str, object]) -> Chain:

@@ -21,15 +21,15 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.sample import Picks
-from outrider.core.target.decoder import Block
-from outrider.core.target.lane import Lane
-from outrider.core.target.linear import Linear
-from outrider.core.target.norm import Norm
-from outrider.core.target.spec import TargetSpec
-from outrider.core.target.state import SLACK, Room, Rows
-from outrider.core.target.steps import SHORT, Steps, filled
-from outrider.core.target.where import Still, Tables, Where
+from outrider.core.drafting.chain import Picks
+from outrider.core.model.blocks.block import Block
+from outrider.core.model.blocks.norm import Norm
+from outrider.core.model.cache.layout import Still, Tables, Where
+from outrider.core.model.cache.states import SLACK, Room, Rows
+from outrider.core.model.families.spec import TargetSpec
+from outrider.core.model.kernels.linear import Linear
+from outrider.core.model.lane import Lane
+from outrider.core.model.steps import SHORT, Steps, filled
 
 from .memory import CHUNK, Memory, still
 

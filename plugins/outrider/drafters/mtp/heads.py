@@ -18,21 +18,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.errors import ModelError
-from outrider.core.sample import Picks
-from outrider.core.target.build import Builder
-from outrider.core.target.decoder import Block
-from outrider.core.target.families import read_spec
-from outrider.core.target.lane import Lane
-from outrider.core.target.load import tables
-from outrider.core.target.spec import AttentionSpec, LayerSpec, TargetSpec
-from outrider.core.target.state import SLACK, Room, Rows
-from outrider.core.target.steps import SHORT, Steps, filled
-from outrider.core.target.where import Still, Tables, Where
-from outrider.core.weights.pickled import read_pickled
-from outrider.core.weights.safetensors import read_file
-from outrider.core.weights.stored import as_weights
+from outrider.core.drafting.chain import Picks
+from outrider.core.formats.pickled import read_pickled
+from outrider.core.formats.safetensors import read_file
+from outrider.core.formats.stored import as_weights
+from outrider.core.model.blocks.block import Block
+from outrider.core.model.build import Builder
+from outrider.core.model.cache.layout import Still, Tables, Where
+from outrider.core.model.cache.states import SLACK, Room, Rows
+from outrider.core.model.families import read_spec
+from outrider.core.model.families.spec import AttentionSpec, LayerSpec, TargetSpec
+from outrider.core.model.lane import Lane
+from outrider.core.model.load import tables
+from outrider.core.model.steps import SHORT, Steps, filled
 
 from .layout import META, read_settings
 from .memory import CHUNK, Memory, still

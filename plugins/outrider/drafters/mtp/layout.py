@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outrider.core.errors import BrokenFileError
+from outrider.core.base.errors import BrokenFileError
 
 PROMISES = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
 MODELS = ("model.", "model.language_model.", "language_model.model.")
@@ -107,8 +107,8 @@ def promised(config: Mapping[str, object]) -> int:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """params.json of a model with parallel heads. Raises ModelError, BrokenFileError."""
-    from outrider.core.weights.config import ConfigReader
-    from outrider.core.weights.safetensors import read_json
+    from outrider.core.formats.config import ConfigReader
+    from outrider.core.formats.safetensors import read_json
 
     settings = read_json(folder / "params.json")
     read = ConfigReader(settings, str(folder / "params.json"), "Download it again.", BrokenFileError)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from outrider.core.errors import ModelError
-from outrider.core.train.ground import Frozen, Joint
+from outrider.core.base.errors import ModelError
+from outrider.core.train.draft_vocabulary import Said
 from outrider.core.train.recipe import Batch, Group
-from outrider.core.train.words import Said
+from outrider.core.train.teacher_in_training import Frozen, Joint
 
 if TYPE_CHECKING:
-    from outrider.core.target.model import TargetModel
+    from outrider.core.model.model import TargetModel
 
     from .training import Settings
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Step
-from outrider.core.target.ops import LOOSE
-from outrider.core.target.where import Still, Tables, Tree, Where
+from outrider.core.model.cache.layout import LOOSE, Still, Tables, Tree, Where
 
 CHUNK = 512  # rows of one pass; so many wait before they are fed without a draft being asked for
 TAIL = 64  # newest states that are kept: where the last tokens are cut, others may follow the same state

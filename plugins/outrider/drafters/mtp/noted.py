@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from outrider.core.weights.checkpoint import Checkpoint
+    from outrider.core.formats.checkpoint import Checkpoint
 
 
 class Noted:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-from outrider.core.errors import UsageError
+from outrider.core.base.errors import UsageError
 
 CHAIN = {"state": ("normed", "raw"), "feedback": ("postnorm", "prenorm")}
 ASSISTANT = {"position": ("last", "newest")}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outrider.core.errors import ModelError
-from outrider.core.target.spec import AttentionSpec, DenseSpec, ExpertsSpec, LatentSpec, LayerSpec, TargetSpec
+from outrider.core.base.errors import ModelError
+from outrider.core.model.families.spec import AttentionSpec, DenseSpec, ExpertsSpec, LatentSpec, LayerSpec, TargetSpec
 
 from .layout import Layout
 

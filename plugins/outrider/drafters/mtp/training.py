@@ -12,9 +12,9 @@ import msgspec
 import torch
 from torch import Tensor
 
-from outrider.core.train.ground import Frozen, Joint
+from outrider.core.train.draft_vocabulary import Words, frequent
 from outrider.core.train.teacher import Teacher
-from outrider.core.train.words import Words, frequent
+from outrider.core.train.teacher_in_training import Frozen, Joint
 
 from .ahead import AheadTrainee
 from .beside import BesideTrainee, shape

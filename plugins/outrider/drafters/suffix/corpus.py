@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.core.bounded import TooLong, read_path
+from outrider.core.base.bounded import TooLong, read_path
+from outrider.core.base.errors import ModelError
 from outrider.core.drafting import ModelInfo
-from outrider.core.errors import ModelError
+from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.text.tokenizer import Tokenizer
-from outrider.core.weights.checkpoint import open_checkpoint
 
 SHORTEST, LONGEST = 2, 16  # tokens of context that are looked for
 WINDOW = 64  # tokens by which suffixes are sorted, a power of two; more than LONGEST and the deepest draft together
@@ -87,7 +87,7 @@ def read_corpus(path: Path, model: ModelInfo) -> Corpus:
         raise ModelError(f"{path} is empty.", hint)
     checkpoint = open_checkpoint(Path(model.path))
     try:
-        return Corpus(Tokenizer.from_checkpoint(checkpoint).encode(text))
+        return Corpus(Tokenizer(checkpoint.text()).encode(text))
     finally:
         checkpoint.close()
 

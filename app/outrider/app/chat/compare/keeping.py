@@ -8,7 +8,7 @@ from pathlib import Path
 from outrider.app import render
 from outrider.app.chat.compare.race import Race, decoded
 from outrider.app.store.writing import free_name, write_file
-from outrider.core import paths
+from outrider.core.base import paths
 
 
 def folder() -> Path:

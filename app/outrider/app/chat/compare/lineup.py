@@ -9,7 +9,7 @@ from importlib.resources import files
 import msgspec
 
 from outrider.app.chat.compare.race import PLAIN, Arm
-from outrider.core.protocol import BenchPrompt, DrafterChoice, DrafterRow, Message
+from outrider.core.base.protocol import BenchPrompt, DrafterChoice, DrafterRow, Message
 
 MOST, LEAST = 3, 2  # arms of a race
 PINS: tuple[int | None, ...] = (None, 1, 2, 3, 4, 5, 6, 8, 12, 16)  # draft lengths, the first is the engine's choice

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from outrider.core.protocol import Step
+from outrider.core.base.protocol import Step
 
 NEAR, NEAR_ROUNDED = 1e-3, 0.25  # of scores that moved; the first where all sums are fp32
 _FP32 = ("fp32", "float32")

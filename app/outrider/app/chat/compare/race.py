@@ -6,7 +6,7 @@ import msgspec
 
 from outrider.app.chat.compare.parting import Parting
 from outrider.app.chat.meter import stored
-from outrider.core.protocol import DrafterChoice, Report, Sampling, Step
+from outrider.core.base.protocol import DrafterChoice, Report, Sampling, Step
 
 FORMAT = 1
 PLAIN = "none"

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from outrider.app.chat.compare.race import Lane, Race
-from outrider.core.protocol import Kind
+from outrider.core.base.protocol import Kind
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 

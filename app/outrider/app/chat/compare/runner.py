@@ -16,7 +16,7 @@ from outrider.app.chat.compare.parting import Parting, Said
 from outrider.app.chat.compare.race import Arm, Lane, Race
 from outrider.app.chat.status import progress_words
 from outrider.app.client import EngineClient, EngineDied, EngineError
-from outrider.core.protocol import (
+from outrider.core.base.protocol import (
     Cancel,
     Done,
     Generate,

@@ -9,7 +9,7 @@ from outrider.app.chat.compare.race import Lane, Race
 from outrider.app.chat.meter import mean_per_pass
 from outrider.app.chat.stats.tally import Tally
 from outrider.app.chat.terms import label
-from outrider.core.protocol import Report, Step
+from outrider.core.base.protocol import Report, Step
 
 FEW = 20  # passes below which an acceptance is in brackets
 DEPTHS = 6  # that are shown

@@ -14,7 +14,7 @@ from outrider.app.chat.compare.runner import Asker
 from outrider.app.chat.talk import Chat, End, Turn
 from outrider.app.client import EngineDied, EngineError
 from outrider.app.store.records import Settings
-from outrider.core.protocol import DrafterChoice, Generate, Loaded, Message, Report, Step
+from outrider.core.base.protocol import DrafterChoice, Generate, Loaded, Message, Report, Step
 
 
 def messages_before(chat: Chat, turn: Turn) -> list[Message]:

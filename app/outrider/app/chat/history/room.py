@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from outrider.app.client import EngineError
 from outrider.app.store.problems import StoreError
-from outrider.core import protocol
-from outrider.core.protocol import DrafterRow
+from outrider.core.base import protocol
+from outrider.core.base.protocol import DrafterRow
 
 if TYPE_CHECKING:
     from outrider.app.chat.history.view import HistoryScreen

@@ -9,7 +9,7 @@ import msgspec
 
 from outrider.app.store.records import Attachment
 from outrider.app.store.writers import Writers
-from outrider.core import paths
+from outrider.core.base import paths
 
 _NEW = "new-"  # and the name of the program, for a chat that has no name yet
 

@@ -8,7 +8,7 @@ from outrider.app.chat import layout
 from outrider.app.chat.inspect.trail import Memory, Passage, joined, of_node
 from outrider.app.chat.talk import End
 from outrider.app.store.problems import StoreError
-from outrider.core.protocol import Event, Step
+from outrider.core.base.protocol import Event, Step
 
 if TYPE_CHECKING:
     from outrider.app.chat.inspect.view import Inspector

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from outrider.app.chat.talk import Reply
 from outrider.app.store.codec import expand, runs_of
 from outrider.app.store.records import Answer, Node, Pass
-from outrider.core.protocol import RejectedToken, Step
+from outrider.core.base.protocol import RejectedToken, Step
 
 MOST = 20_000  # tokens that are remembered with what stood behind them
 

@@ -9,7 +9,7 @@ from outrider.app.chat.models.pairs import Pair, best, total
 from outrider.app.chat.models.pulls import Pull
 from outrider.app.chat.models.rows import Room, form, where
 from outrider.app.commands import _catalogue
-from outrider.core.protocol import MemoryPlan, ModelRow
+from outrider.core.base.protocol import MemoryPlan, ModelRow
 
 Part = tuple[str, str]  # text and its style
 _MUTED, _GOOD, _BAD, _BOLD = "$text-muted", "$text-success", "$text-warning", "bold"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from outrider.app import render
 from outrider.app.chat.models.rows import Room
-from outrider.core.protocol import DrafterRow, KnownDrafter, MemoryPlan, ModelRow
+from outrider.core.base.protocol import DrafterRow, KnownDrafter, MemoryPlan, ModelRow
 
 
 @dataclass(frozen=True, slots=True)

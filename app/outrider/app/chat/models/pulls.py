@@ -11,8 +11,8 @@ from typing import Any
 
 from outrider.app import render
 from outrider.app.client import EngineError
-from outrider.core import protocol
-from outrider.core.protocol import ModelRow, Progress
+from outrider.core.base import protocol
+from outrider.core.base.protocol import ModelRow, Progress
 
 _BAR = 16  # cells
 _LEAST = 1.0  # seconds after which a speed is told

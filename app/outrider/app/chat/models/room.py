@@ -19,8 +19,8 @@ from outrider.app.chat.problem import Problem
 from outrider.app.chat.session import BUSY, State
 from outrider.app.chat.status import Chip
 from outrider.app.client import EngineError
-from outrider.core import protocol
-from outrider.core.protocol import DrafterChoice, DrafterRow, ModelChoice, ModelRow
+from outrider.core.base import protocol
+from outrider.core.base.protocol import DrafterChoice, DrafterRow, ModelChoice, ModelRow
 
 if TYPE_CHECKING:
     from outrider.app.chat.models.pairs import Pair

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from outrider.app import render
 from outrider.app.chat.models.pulls import Pull, Way
 from outrider.app.commands import _catalogue
-from outrider.core.protocol import MemoryPlan, ModelRow
+from outrider.core.base.protocol import MemoryPlan, ModelRow
 
 Verdict = Literal["fits", "tight", "no", ""]
 HEAD = ("NAME", "SIZE", "FORM", "WHERE", "MEMORY", "DRAFTERS")

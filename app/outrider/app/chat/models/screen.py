@@ -18,7 +18,7 @@ from outrider.app.chat.models.pairs import Pair, promised
 from outrider.app.chat.models.pulls import Way
 from outrider.app.chat.models.rows import HEAD, RIGHT, SPARE, cells, listed, next_order
 from outrider.app.render import printable, size
-from outrider.core.protocol import ModelRow
+from outrider.core.base.protocol import ModelRow
 
 if TYPE_CHECKING:
     from outrider.app.chat.models.room import Models

@@ -8,7 +8,7 @@ from outrider.app.chat.meter import main_drafter, mean_per_pass, plain_time, tim
 from outrider.app.chat.session import Session
 from outrider.app.chat.stats.tally import Share, Tally, Totals
 from outrider.app.chat.talk import End, Reply
-from outrider.core.protocol import MemoryPlan, Speedup
+from outrider.core.base.protocol import MemoryPlan, Speedup
 
 ENOUGH = 8  # plain passes from which a speed-up counts
 _PHASES = {"json": "code"}  # what is shown as another

@@ -17,7 +17,7 @@ from outrider.app.chat.stats.lines import panel, strip
 from outrider.app.chat.stats.tally import Tally, Totals
 from outrider.app.chat.stats.view import Lines
 from outrider.app.chat.stats.why import Cause, Slow, cause, explained
-from outrider.core.protocol import Done, Event, Step
+from outrider.core.base.protocol import Done, Event, Step
 
 if TYPE_CHECKING:
     from outrider.app.chat.screen import ChatScreen

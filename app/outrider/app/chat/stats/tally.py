@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from outrider.app.chat.meter import Compared
-from outrider.core.protocol import PlainPass, Report, Speedup, Step
+from outrider.core.base.protocol import PlainPass, Report, Speedup, Step
 
 SPAN = 60.0  # seconds of the sparkline
 COLUMNS = 20  # of it

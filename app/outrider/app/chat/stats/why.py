@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outrider.app.chat.stats.figures import ENOUGH, Figures
-from outrider.core.protocol import SURE
+from outrider.core.base.protocol import SURE
 
 GAIN = 1.05  # times plain below which a cause is named
 PATIENCE = 3.0  # seconds for which it has to stay there

@@ -1,0 +1,486 @@
+"""Finding drafting methods by entry point, and the one wrapper through which the engine calls them.
+
+A plugin may raise anything anywhere: at import, in `matches`, `load`, `advance` or `propose`. Here, and only here, that
+becomes a row in a table or a notice; the engine goes on without it.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from outrider.core.base.errors import DrafterError, ModelError, OutriderError, UsageError
+from outrider.core.base.model_info import ModelInfo
+from outrider.core.base.protocol import DrafterRow
+from outrider.core.base.trouble import out_of_memory, release
+
+from . import announced
+from .contract import API, Context, Draft, Drafter, Fit, Match, Method, Needs, Shape, Stateless, Step, Target
+from .known_states import KnownStates
+from .watching import watching
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GROUP = "outrider.drafters"
+WORDS = 300  # letters of an exception that are shown
+SLOW_MATCH, SLOW_LOAD, SLOW_CALL = 0.5, 5.0, 2.0  # seconds of a plugin's work from which it is named
+OURS = "outrider"  # methods of this distribution are trusted with `probs`
+FITS = ("exact", "family", "any", "no", "broken")  # of rows, best first
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A method as its distribution announces it; nothing of it has been imported."""
+
+    name: str
+    distribution: str
+    version: str
+    point: EntryPoint
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its `probs` are honoured."""
+        return self.distribution == OURS
+
+
+def entries() -> list[Entry]:
+    """Every announced method by name; of equal names ours wins, then the first."""
+    found: dict[str, Entry] = {}
+    for point in entry_points(group=GROUP):
+        name = point.name.replace("-", "_")
+        dist = point.dist
+        entry = Entry(name, dist.name if dist else "?", dist.version if dist else "?", point)
+        if name not in found or (entry.trusted and not found[name].trusted):
+            found[name] = entry
+    return [found[name] for name in sorted(found)]
+
+
+def words_of(error: BaseException) -> str:
+    """What a person wants to read of an exception: its own words in one line, its type before them; no full stop behind ours."""
+    if isinstance(error, OutriderError):
+        return error.message.rstrip(".")
+    words = " ".join(str(error).split())
+    words = words if len(words) <= WORDS else f"{words[:WORDS].rstrip()} …"
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an exception that came out of plugin code is not the plugin's: the user's Ctrl-C, where there can be one.
+
+    The engine process ignores it, so there a KeyboardInterrupt is the plugin's own. Everything else is: SystemExit and the
+    panics of extensions in Rust are no Exception, and must not end the engine.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    return isinstance(error, GeneratorExit)
+
+
+def _guarded(what: str, call: Callable[[], T]) -> T:
+    """Run plugin code; whatever it raises becomes a DrafterError that names it."""
+    try:
+        return call()
+    except OutriderError:
+        raise
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        hint = "See the engine log, or remove the plugin."
+        if out_of_memory(error):
+            hint = "There is no memory left for it beside the model: try a shorter --context, or --drafter none."
+        raise DrafterError(f"{what} failed: {words_of(error).rstrip('.')}.", hint) from error
+
+
+def method(entry: Entry) -> Method:
+    """Import a method. Raises DrafterError if it cannot be imported or speaks another contract version."""
+    loaded: Any = _guarded(f"Importing the drafter {entry.name}", entry.point.load)
+    made: Any = _guarded(f"Making the drafter {entry.name}", loaded) if isinstance(loaded, type) else loaded
+    api = _guarded(f"The drafter {entry.name}", lambda: getattr(made, "api", None))
+    if api != API:
+        raise DrafterError(
+            f"The drafter {entry.name} speaks contract version {api}, this Outrider speaks {API}.",
+            f"Update {entry.distribution} or Outrider.",
+        )
+    return made
+
+
+def match(entry: Entry, info: ModelInfo, weights: str | None = None) -> Match:
+    """Ask a method whether it, or the `weights` it would take, fits. Raises DrafterError."""
+
+    def ask() -> Match:
+        made = method(entry)
+        check = getattr(made, "check", None)
+        return check(info, weights) if weights is not None and check else made.matches(info)
+
+    answer = _guarded(f"The drafter {entry.name}", ask)
+    if not isinstance(answer, Match):
+        raise DrafterError(f"The drafter {entry.name} answered with no Match.", f"Update {entry.distribution}.")
+    return answer
+
+
+def takes_weights(entry: Entry) -> bool:
+    """Whether a method judges weights that are given to it. Raises DrafterError if it cannot be imported."""
+    return told(entry, "check") is not None
+
+
+def told(entry: Entry, name: str) -> Any:
+    """What a method may say of itself beyond the contract, None where it does not. Raises DrafterError."""
+    made = method(entry)
+    return _guarded(f"Asking the drafter {entry.name} for its {name}", lambda: getattr(made, name, None))
+
+
+def row(entry: Entry, info: ModelInfo, weights: str | None = None) -> DrafterRow:
+    """How a method, or `weights` with it, fits `info`; a broken plugin is a row that says so, weights of no use fit not."""
+    made = DrafterRow(name=entry.name, distribution=entry.distribution, version=entry.version, trusted=entry.trusted)
+    began = time.perf_counter()
+    try:
+        answer = match(entry, info, weights)
+        _guarded(f"The drafter {entry.name}", lambda: _describe(made, answer))
+        made.free = made.usable and bool(told(entry, "free"))
+        made.trains = told(entry, "recipe") is not None
+        made.options = options_of(entry) or {}
+    except OutriderError as error:
+        made.fit = "no" if weights is not None and isinstance(error, ModelError) else "broken"
+        made.reason, made.usable = error.message, False
+    spent = time.perf_counter() - began
+    if spent > SLOW_MATCH and not entry.trusted:
+        made.seconds = spent
+        made.reason = f"{made.reason.rstrip('.')}; it took {made.seconds:.1f} s to say so"
+    return made
+
+
+def _describe(made: DrafterRow, answer: Match) -> None:
+    """Take a method's answer over into its row."""
+    made.fit = answer.fit.name.lower()  # type: ignore[assignment]  # the enum and the literal share their words
+    made.reason, made.nbytes, made.weights = str(answer.reason), int(answer.nbytes), answer.weights
+    made.usable, made.gain = bool(answer.fit > Fit.NO and answer.ready), float(answer.gain)
+
+
+def survey(info: ModelInfo, weights: str | None = None) -> list[DrafterRow]:
+    """Every method with how it, or `weights` with it, fits `info`, best first."""
+    rows = [row(entry, info, weights) for entry in entries()]
+    return sorted(rows, key=lambda one: (FITS.index(one.fit), one.name))
+
+
+def load(name: str, target: Target, options: Mapping[str, object], report: Callable[[str], None]) -> GuardedDrafter:
+    """Load a drafter by method name. Raises DrafterError if it is unknown, does not fit, or fails to load."""
+    with watching(name, "loading", report, SLOW_LOAD, trusted(name)):
+        made = build(name, target, options)
+        problem = _guarded(f"Loading the drafter {name}", lambda: announced.flaw(made, target.info.layers))
+        if problem:
+            raise DrafterError(f"The drafter {name} announces {problem}.", f"Update {named(name).distribution}.")
+        return _guarded(f"Loading the drafter {name}", lambda: GuardedDrafter(name, made, trusted(name), report))
+
+
+def build(name: str, target: Target, options: Mapping[str, object]) -> Drafter:
+    """A drafter by method name, not guarded. Raises as `load`, and UsageError for an option that the method does not have.
+
+    A method from outside gets a target whose keys and values cannot be written by mistake.
+    """
+    entry = named(name)
+    check_options(name, {option: value for option, value in options.items() if option != "weights"})
+    answer = _fitting(entry, target.info, options.get("weights"))
+    if not entry.trusted:
+        from .read_only import read_only
+
+        target = read_only(target)
+    return _guarded(f"Loading the drafter {name}", lambda: method(entry).load(target, answer, options))
+
+
+def options_of(entry: Entry) -> dict[str, str] | None:
+    """What a method may be told with its meaning; None for one that does not say. Raises DrafterError."""
+    known = told(entry, "options")
+    if known is None:
+        return None
+    return _guarded(f"The drafter {entry.name}", lambda: {str(name): str(meaning) for name, meaning in known.items()})
+
+
+def check_options(name: str, options: Mapping[str, object]) -> None:
+    """Raises UsageError for an option that a method does not have, DrafterError if there is no such method."""
+    known = options_of(named(name)) if options else None
+    strange = sorted(set(options) - set(known)) if known is not None else []
+    if strange and known:
+        raise UsageError(
+            f"The drafter {name} has no option {strange[0]}.",
+            f"It has: {', '.join(known)}. `outrider drafters show {name}` says what they mean.",
+        )
+    if strange:
+        raise UsageError(f"The drafter {name} has no options.", f"Leave --drafter-option {strange[0]} out.")
+
+
+def readings(name: str, info: ModelInfo, weights: str | None) -> list[Mapping[str, object]]:
+    """The options under which a method would read its files, at least one set. Raises as `load`."""
+    entry = named(name)
+    answer = _fitting(entry, info, weights)
+    offer = told(entry, "readings")
+    found = _guarded(f"Asking the drafter {name} for readings", lambda: list(offer(info, answer))) if offer else []
+    return found or [{}]
+
+
+def trusted(name: str) -> bool:
+    """Whether the `probs` of a method are honoured. Raises DrafterError if there is none of that name."""
+    return named(name).trusted
+
+
+def named(name: str) -> Entry:
+    """The entry of that name. Raises DrafterError if there is none."""
+    known = {entry.name: entry for entry in entries()}
+    if name not in known:
+        raise DrafterError(
+            f"There is no drafter {name!r}; there are: auto, none, {', '.join(known)}.", "See `outrider drafters list`."
+        )
+    return known[name]
+
+
+def _fitting(entry: Entry, info: ModelInfo, weights: object) -> Match:
+    """How a method fits a target. Raises DrafterError if it does not, or is not ready."""
+    answer = match(entry, info, str(weights) if weights else None)
+    if answer.fit == Fit.NO:
+        raise DrafterError(f"The drafter {entry.name} does not fit: {answer.reason}.", "See `outrider drafters list`.")
+    if not answer.ready:
+        raise DrafterError(f"The drafter {entry.name} {answer.reason}.", "See `outrider drafters list`.")
+    return answer
+
+
+class Rider(Protocol):
+    """What rides along: one guarded drafter, or several that compete. Nothing of it raises."""
+
+    name: str
+    known: int  # tokens it has been told of
+    trusted: bool
+    device: bool
+    free: bool  # may be asked at any time, for next to nothing
+    block: bool  # makes all tokens of a draft at once
+    line: int | None  # tokens up to which its drafts are chains, where longer ones are trees
+    chooses: bool  # settles by itself how many tokens it drafts, of those it is allowed
+    needs: Needs
+    shape: Shape
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has been switched off."""
+        ...
+
+    @property
+    def riding(self) -> str:
+        """Who made the last draft."""
+        ...
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All that may draft."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        ...
+
+    def advance(self, step: Step) -> None:
+        """Hear what became true."""
+        ...
+
+    def rewind(self, length: int) -> None:
+        """Cut to `length` tokens."""
+        ...
+
+    def lacking(self, newest: int) -> int:
+        """How many of the newest tokens have a state that it needs and was not told."""
+        ...
+
+    def restate(self, step: Step) -> None:
+        """Hear tokens once more, the newest that it knows, now with their states."""
+        ...
+
+    def propose(self, context: Context, vocab: int) -> Draft | None:
+        """A checked draft, or None."""
+        ...
+
+    def propose_device(self, nodes: int) -> Tensor | None:
+        """Device form of `propose`."""
+        ...
+
+    def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
+        """Device form of `advance`."""
+        ...
+
+    def fork(self, report: Callable[[str], None]) -> Rider | None:
+        """One that follows another conversation, which begins empty, and fails by itself; None where that cannot be made."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
+class GuardedDrafter:
+    """A loaded drafter as the engine sees it: it cannot raise, and what it proposes has been checked.
+
+    After its first failure it is reported, closed, and proposes nothing more.
+    """
+
+    chooses = False
+
+    def __init__(self, name: str, drafter: Drafter, trusted: bool, report: Callable[[str], None]) -> None:
+        self.name = name
+        self.trusted = trusted
+        self._failed = False
+        self._shared = False  # whether it is another's fork without state, for that one to close
+        self.known = 0  # tokens it has been told of
+        self._states = KnownStates()
+        self._drafter = drafter
+        self._report = report
+        self.needs = drafter.needs
+        self.shape: Shape = drafter.shape
+        self.device = bool(getattr(drafter, "device", False))
+        self.free = bool(getattr(drafter, "free", False))  # may be asked at any time, for next to nothing
+        self.block = bool(getattr(drafter, "block", False))  # makes all tokens of a draft at once
+        line = getattr(drafter, "line", None)  # tokens up to which its drafts are chains, where longer ones are trees
+        self.line = line if isinstance(line, int) else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has been switched off."""
+        return self._failed
+
+    @property
+    def riding(self) -> str:
+        """Itself."""
+        return self.name
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Itself."""
+        return (self.name,)
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        self.known, self._states = 0, KnownStates()
+        self._call("reset", self._drafter.reset)
+
+    def advance(self, step: Step) -> None:
+        """Hand on what became true."""
+        self._call("advance", lambda: self._drafter.advance(step))
+        self.known = step.start + step.tokens.shape[0]
+        self._states.add(step)
+
+    def rewind(self, length: int) -> None:
+        """Cut to `length` tokens, if it knows more."""
+        if self.known > length:
+            self._call("rewind", lambda: self._drafter.rewind(length))
+            self.known = length
+            self._states.cut(length)
+
+    def lacking(self, newest: int) -> int:
+        """As `Rider`."""
+        return self._states.lacking(self.known - newest, self.known) if self.needs.hidden else 0
+
+    def restate(self, step: Step) -> None:
+        """As `Rider`."""
+        self.rewind(step.start)
+        self.advance(step)
+
+    def propose(self, context: Context, vocab: int) -> Draft | None:
+        """A checked draft, or None. `probs` of an untrusted drafter are dropped."""
+        draft = self._call("propose", lambda: self._drafter.propose(context))
+        if draft is None or self.failed:
+            return None
+        problem = self._call("propose", lambda: flaw(draft, context.nodes, self.shape, vocab))
+        if problem:
+            self._fail(f"proposed {problem}")
+        if self.failed or draft.tokens.shape[0] == 0:
+            return None
+        return draft if context.probs else self._call("propose", lambda: replace(draft, probs=None))
+
+    def propose_device(self, nodes: int) -> Tensor | None:
+        """Device form: `nodes` tokens [nodes], None after a failure."""
+        return self._call("propose_device", lambda: self._drafter.propose_device(nodes))  # type: ignore[attr-defined]
+
+    def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
+        """Device form of `advance`; the host learns `known` when it reads the count."""
+        self._call("advance_device", lambda: self._drafter.advance_device(tokens, count, hidden))  # type: ignore[attr-defined]
+
+    def fork(self, report: Callable[[str], None]) -> GuardedDrafter | None:
+        """As `Rider`."""
+        made = self._call("fork", lambda: self._drafter.fork())
+        if made is None:
+            return None
+        other = GuardedDrafter(self.name, made, self.trusted, report)
+        other._shared = made is self._drafter
+        other.reset()
+        return other
+
+    def close(self) -> None:
+        """Free what it holds, and let go of it: memory may be free only with the last reference."""
+        drafter, self._failed = self._drafter, True
+        self._drafter = Stateless()
+        if self._shared:
+            return
+        try:
+            drafter.close()
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            self._report(f"The drafter {self.name} failed while closing: {words_of(error)}.")
+
+    def _call(self, phase: str, call: Callable[[], T]) -> T | None:
+        if self.failed:
+            return None
+        try:
+            with watching(self.name, phase, self._report, SLOW_CALL, self.trusted):
+                return call()
+        except BaseException as error:  # a plugin may raise anything; this is the isolation that keeps the answer going
+            if is_interrupt(error):
+                raise
+            short = out_of_memory(error)
+            self._fail(f"ran out of memory in {phase}" if short else f"failed in {phase}: {words_of(error)}")
+        if short:  # the target needs it
+            release()
+        return None
+
+    def _fail(self, what: str) -> None:
+        self._failed = True
+        self._report(f"The drafter {self.name} {what}. It is switched off; the answer goes on without it.")
+        self.close()
+
+
+def flaw(draft: Draft, budget: int, shape: Shape, vocab: int) -> str | None:
+    """What is wrong with a draft, as the end of a sentence; None if nothing is."""
+    tokens = draft.tokens
+    n = tokens.shape[0] if tokens.ndim == 1 else -1
+    if n < 0 or tokens.is_floating_point():
+        return "something that is no list of token ids"
+    if n > min(budget, shape.nodes):
+        return f"{n} tokens where {min(budget, shape.nodes)} were allowed"
+    if n and not bool(((tokens >= 0) & (tokens < vocab)).all()):
+        return "a token id outside the vocabulary"
+    if draft.parents is not None:
+        parents = draft.parents.tolist()
+        if draft.parents.is_floating_point() or draft.parents.shape != (n,):
+            return "something that is no list of parents"
+        if any(not -1 <= parent < index for index, parent in enumerate(parents)):
+            return "a tree whose parents do not come before their children"
+    return _flaw_of_chances(draft, n, vocab)
+
+
+def _flaw_of_chances(draft: Draft, n: int, vocab: int) -> str | None:
+    """As `flaw`, of `probs` and `confidence`."""
+    if draft.probs is not None and n:
+        probs = draft.probs
+        if probs.shape != (n, vocab):
+            return "probabilities of another shape than its tokens"
+        sums = probs.double().sum(-1)
+        fair = bool((probs >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
+        if not fair or not bool((probs.gather(1, draft.tokens[:, None].long()) > 0).all()):
+            return "probabilities that are none"
+    if draft.confidence is not None:
+        if draft.confidence.shape != (n,) or not draft.confidence.is_floating_point():
+            return "a confidence of another shape than its tokens"
+        if not all(0 <= chance <= 1 for chance in draft.confidence.tolist()):
+            return "a confidence that is no chance"
+    return None

@@ -1,0 +1,203 @@
+"""The lane of one conversation: passes of a few fixed widths whose start only the device knows, each captured once.
+
+A draft is filled up to the next width of the ladder; what stands behind it is scratch. The host tells the lane where the
+conversation stands (`stand`) only when the two have come apart.
+
+Letters: `W` rows of a pass, `V` vocabulary, `d` width of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from outrider.core.model.cache.layout import Still, Tree, shape_of, span
+from outrider.core.model.cache.states import Cache, Recurrent
+
+from .capture import Capture, Job
+from .decoder import Decoder, Pass
+
+WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33, 64)
+LEAST_END = 1024  # rows that a pass reads at least, where that is fixed
+
+
+class Form(NamedTuple):
+    """A draft's form as the device reads it; one pass serves every form of a width."""
+
+    depth: Tensor  # [W] int64 below the root
+    parents: Tensor  # [W] int64: row of the parent; of the root itself
+    seen: Tensor  # [W, W] bool: ancestors and itself
+
+
+@dataclass(slots=True)
+class Sheet:
+    """What the host writes for one pass, and how the device reads it: [4, W] tokens, depths, parents, ancestors as bits."""
+
+    rows: Tensor
+    line: bool  # chains only: the first row is all there is
+
+    @staticmethod
+    def on(width: int, device: torch.device, *, line: bool) -> Sheet:
+        """An empty chain."""
+        sheet = Sheet(torch.zeros(4, width, dtype=torch.int64, device=device), line)
+        sheet.write([0], None)
+        return sheet
+
+    @torch.inference_mode()
+    def write(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
+        """The root, then a draft: a chain, or a tree by the node above each, -1 the root. Missing nodes have id -1."""
+        width = self.rows.shape[1]
+        made = torch.full((4, width), -1, dtype=torch.int64, pin_memory=self.rows.is_cuda)
+        made[0, : len(tokens)] = torch.tensor(tokens)
+        if not self.line:
+            given = list(range(-1, len(tokens) - 2)) if parents is None else list(parents)
+            given += [-1] * (width - 1 - len(given))  # what is missing hangs at the root
+            depth, seen = shape_of(tuple(given))
+            made[1], made[2] = depth, torch.tensor([0, *(parent + 1 for parent in given)])
+            made[3] = (seen.to(torch.int64) << torch.arange(width)).sum(1)
+        self.rows.copy_(made, non_blocking=True)
+
+    @property
+    def draft(self) -> Tensor:
+        """[W - 1], -1 where there is no node."""
+        return self.rows[0, 1:]
+
+    @property
+    def form(self) -> Form | None:
+        """None for chains."""
+        if self.line:
+            return None
+        bits = self.rows[3, :, None] >> torch.arange(self.rows.shape[1], device=self.rows.device)
+        return Form(self.rows[1], self.rows[2], (bits & 1).bool())
+
+
+@dataclass(slots=True)
+class Captured:
+    """One pass of the lane: what it reads, what it left."""
+
+    sheet: Sheet
+    run: Job = lambda: None
+    logits: Tensor | None = None  # [W, V]
+    hidden: Tensor | None = None  # [W, states asked for, d]
+    afters: Sequence[tuple[Recurrent, Callable[..., list[Tensor]]]] = ()
+    fresh: bool = True  # has not run yet: the first time pays for the capture
+
+
+def reach(stop: int, whole: int) -> int:
+    """Rows that a pass up to row `stop` reads, of `whole`: the next of a few, since each is captured apart."""
+    end = LEAST_END
+    while end < stop:
+        end *= 2
+    return min(end, whole)
+
+
+class Lane:
+    """Fixed passes over the states of one conversation; `lines`: none of them ever holds a tree.
+
+    `fixed`: all have so many rows and read the whole buffer, for exact mode.
+    """
+
+    def __init__(
+        self, decoder: Decoder, cache: Cache, capture: Capture, *, lines: bool = False, fixed: int = 0
+    ) -> None:
+        self.decoder, self.cache, self.capture = decoder, cache, capture
+        self.lines = lines or not cache.trees
+        self.fixed = fixed
+        device = decoder.device
+        self.base = torch.zeros(1, dtype=torch.int64, device=device)  # committed tokens
+        self.root = torch.zeros(1, dtype=torch.int64, device=device)  # the newest token, which has no row yet
+        self.shared: dict[str, Any] = {}  # what captured work reads beside these, by name
+        self._stands: tuple[int, int] | None = None  # what the two hold, if the host knows
+        self._passes: dict[tuple[object, ...], Captured] = {}
+        self._early: dict[tuple[int, ...], Callable[..., Tensor]] = {}
+
+    @staticmethod
+    def width(rows: int) -> int:
+        """The next width of the ladder. Raises ValueError beyond the last."""
+        for width in WIDTHS:
+            if width >= rows:
+                return width
+        raise ValueError(f"no pass has {rows} rows")
+
+    def wide(self, rows: int) -> int:
+        """The width of a pass of so many rows here."""
+        return self.fixed or self.width(rows)
+
+    def end(self, length: int, width: int) -> int:
+        """Rows that full attention reads at a length: all of them where that costs nothing, else the next of a few."""
+        whole = span(self.cache.capacity)
+        return whole if self.fixed or self.decoder.reads_what_is_there else reach(length + width, whole)
+
+    @torch.inference_mode()
+    def stand(self, length: int, root: int) -> None:
+        """Here stands the conversation: `length` committed tokens, and the newest one."""
+        if self._stands != (length, root):
+            self.base.fill_(length)
+            self.root.fill_(root)
+            self._stands = length, root
+        self.cache.hold()  # other passes may have put states elsewhere since
+
+    def moved(self, to: tuple[int, int] | None) -> None:
+        """The device has moved on by itself, to a place that the host knows by now, or not yet."""
+        self._stands = to
+
+    def captured(self, key: tuple[object, ...], build: Callable[[], Captured]) -> Captured:
+        """The pass of a key, captured when it is first asked for."""
+        if key not in self._passes:
+            made = build()
+            made.run = self.capture.job(made.run, (self.base, self.root, *self.cache.held))
+            self._passes[key] = made
+        return self._passes[key]
+
+    def body(self, made: Captured, end: int, states: Sequence[int]) -> Pass:
+        """The part of a captured job that runs the decoder over the root and the draft."""
+        sheet, form = made.sheet, made.sheet.form
+        ids = torch.cat((self.root, sheet.draft.clamp(0, self.decoder.spec.vocab - 1)))
+        tree = None if form is None else Tree(self.base, self.base + form.depth, form.seen)
+        result = self.decoder.still(ids, self.cache, Still(self.base, end), states=states, tree=tree)
+        made.logits, made.hidden, made.afters = result.logits, result.hidden, self.cache.afters()
+        return result
+
+    @torch.inference_mode()
+    def forward(self, ids: Sequence[int], parents: Sequence[int] | None, states: tuple[int, ...]) -> Pass:
+        """As `TargetModel.forward` from the committed length on; the results are good until the next pass."""
+        width, length = self.wide(len(ids)), self.cache.length
+        end = self.end(length, width)
+
+        def build() -> Captured:
+            made = Captured(Sheet.on(width, self.decoder.device, line=self.lines))
+
+            def work() -> None:
+                self.body(made, end, states)
+
+            made.run = work
+            return made
+
+        self.stand(length, ids[0])
+        made = self.captured(("pass", width, end, states), build)
+        made.sheet.write(ids, parents)
+        made.run()
+        self.cache.resume(made.afters, width)
+        assert made.logits is not None
+        hidden = None if made.hidden is None else made.hidden[: len(ids)]
+        return Pass(made.logits[: len(ids)], hidden)
+
+    def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
+        """As `TargetModel.early`, on states that are not overwritten; the result is good until the next call."""
+        rows = ids.shape[0]
+        end = self.end(start, rows)
+        key = rows, layers, end
+
+        def work(ids: Tensor, start: Tensor) -> Tensor:
+            return self.decoder.early(ids, self.cache, Still(start, end), layers)
+
+        at = torch.tensor([start], device=self.decoder.device)
+        if key not in self._early:
+            self._early[key] = self.capture.function(work, (ids, at))
+        made = self._early[key](ids, at)
+        self.cache.resume((), start + rows - self.cache.length)
+        return made

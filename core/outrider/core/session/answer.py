@@ -1,0 +1,459 @@
+"""One answer, from prompt ids to report: prefill with prefix reuse, rounds until something ends it, one event per pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from outrider.core.base.errors import OutriderError, UsageError
+from outrider.core.base.protocol import (
+    DrafterChoice,
+    Kind,
+    PlainPass,
+    PlainTime,
+    Progress,
+    RejectedToken,
+    Report,
+    Sampling,
+    Speedup,
+    Step,
+    Timing,
+    Token,
+)
+from outrider.core.decode.rounds import Round, Rounds
+from outrider.core.drafting.registry import Rider
+from outrider.core.policy.plain import MeteredRound, PlainMeter
+from outrider.core.policy.policy import LADDER, Outcome, Policy
+from outrider.core.policy.why import Telling
+from outrider.core.sampling.accept import Guess
+from outrider.core.sampling.noise import Noise
+from outrider.core.sampling.sample import Sampler, Settings
+from outrider.core.text.thinking import Splitter
+from outrider.core.text.tokenizer import Tokenizer
+
+from .conversation import CHUNK, Conversation, PromptEnd
+from .emit import Emitter, Pieces
+from .loops import loops
+from .phases import Phases
+from .recompute import give_states
+
+TOLD = 0.25  # seconds between two tellings of what a plain pass takes
+_SHORTER = "Shorten it, start a new chat, or give a larger --context if the model allows."
+NEWEST = 512  # rounds that these are made from
+
+
+class Control(Protocol):
+    """What may change while an answer runs. Asked between passes."""
+
+    def cancelled(self) -> bool:
+        """Whether the user stopped it."""
+        ...
+
+    def switched(self) -> DrafterChoice | None:
+        """A drafter the user switched to since the last call."""
+        ...
+
+    def switch_done(self, name: str, error: OutriderError | None) -> None:
+        """Tell the user what became of the switch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What an answer is made from, all choices settled."""
+
+    request: int
+    model: str
+    ids: list[int]
+    settings: Settings
+    seed: int
+    rule: str
+    drafter: DrafterChoice
+    eos: frozenset[int]
+    pieces: Pieces
+    decode: Callable[[Sequence[int]], str]
+    stop: tuple[str, ...] = ()
+    limit: int | None = None
+    detail: bool = False
+    chances: bool = False
+    watch: Callable[[Round, Sampler], None] | None = None  # sees each round before its tokens count for penalties
+    splitter: Splitter | None = None  # where the model thinks
+    stable: int = 0  # ids that the next turn's prompt will begin with too
+    load_s: float = 0.0
+    tail: str = ""  # the end of the text that a raw completion goes on from
+    before: Sequence[int] = ()  # ids at the end of `ids` that belong to the answer, which goes on
+    shown: tuple[int, int] = (0, 0)  # characters of answer and thought that the user has seen of it
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def looks(self) -> bool:
+        """Whether steps tell what only the logits of their round say."""
+        return self.detail or self.chances
+
+
+class Answer:
+    """Runs one order on a conversation. `choose` turns a choice into a loaded drafter (None = plain)."""
+
+    def __init__(
+        self,
+        order: Order,
+        talk: Conversation,
+        policy: Policy,
+        choose: Callable[[DrafterChoice], Rider | None],
+        say: Callable[[Step | Progress], None],
+    ) -> None:
+        self.order, self.talk, self.policy = order, talk, policy
+        self._choose, self._say = choose, say
+        self.emitter = Emitter(order.pieces, order.eos, order.stop, order.limit, order.splitter)
+        self.emitter.recall(order.before)
+        self.sampler = Sampler(order.settings, Noise(order.seed), order.ids[: len(order.ids) - len(order.before)])
+        self.sampler.commit(order.before)
+        self.timing = Timing(load_s=order.load_s)
+        self.passes = self.proposed = self.accepted = 0
+        self.by_drafter: dict[str, int] = {}
+        self._choice = order.drafter
+        self._phases, self._telling = Phases(order.tail), Telling()
+        self._drafted: Rider | None = None  # who made the last draft
+        self._kept: int | None = None  # tokens of the last round up to the end of the answer, if it ended there
+        self._seq = 0
+        self._reused = 0  # tokens of the prompt
+        self._told = 0.0  # when a step last said what a plain pass takes
+        self.meter = PlainMeter(policy.costs, policy.stalls)
+        self.speedup: Speedup | None = None  # by the meter, once the answer is there; sure or not
+
+    def run(self, control: Control) -> Report:
+        """Until EOS, a stop string, a limit or the user. Raises UsageError before any work if the prompt does not fit."""
+        check_room(self.order.ids, self.talk.target.context)
+        drafter = self._choose(self._choice)
+        if self._prefill(drafter, control):
+            ahead = not self.order.looks and self.order.watch is None  # which look at the logits of each round
+            rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, self.order.rule, ahead=ahead)
+            rounds.go_on, rounds.more = self.policy.go_on, self.policy.more
+            before = self.policy.drafters()
+            try:
+                self._decode(rounds, drafter, control)
+            finally:
+                rounds.close()
+            self.speedup, self.policy.stalls = self.meter.estimate(), self.meter.stalls
+            if self._loops():
+                self.policy.forget(before)
+            else:
+                self.policy.answered(len(self.emitter.ids))
+            self.talk.target.keep()
+        return self.report()
+
+    # ------------------------------------------------------------------ prefill
+
+    def _prefill(self, drafter: Rider | None, control: Control) -> bool:
+        began = time.perf_counter()
+        talk, ids = self.talk, self.order.ids
+        states = tuple(drafter.needs.hidden) if drafter is not None and not drafter.failed else ()
+        end = talk.ended(ids)
+        shared, carry = self._reuse(end, states)
+        self._reused, at, logits = shared, shared, None
+        while at < len(ids):
+            if control.cancelled():
+                self.emitter.close("cancelled")
+                return False
+            cut = at < self.order.stable < at + CHUNK and not talk.target.exact
+            stop = self.order.stable if cut else at + CHUNK
+            chunk = ids[at:stop]
+            result = talk.target.forward(chunk, last=True, states=states)
+            at, logits = at + len(chunk), result.logits
+            talk.target.commit(at)
+            talk.prefilled(at, self.order.stable, len(ids))
+            made = None
+            if result.hidden is not None:  # a state belongs to the token behind it, so the last one waits
+                made = result.hidden[:-1] if carry is None else torch.cat((carry, result.hidden[:-1]))
+                carry = result.hidden[-1:]
+            talk.hear(drafter, at, made)
+            if len(ids) - shared > CHUNK:
+                note = f"{shared} reused" if shared else ""
+                self._say(Progress(self.order.request, "prompt", at - shared, len(ids) - shared, "tokens", note))
+        talk.hear(drafter, at, None)
+        if end is not None:  # made anew it could differ in its last bits
+            logits = end.logits
+        assert logits is not None
+        if at > shared:
+            talk.end = PromptEnd(len(ids), logits.clone(), states, None if carry is None else carry.clone())
+        talk.tokens.append(self.sampler.token(logits[0], len(ids)))
+        talk.hear(drafter, len(talk.tokens), carry)
+        self.timing.prefill_s = time.perf_counter() - began
+        self.timing.first_token_s = time.perf_counter() - self.order.began
+        self._emit(
+            Round(talk.tokens[-1:], "P", 0, 0, "none", Guess([]), [], logits, verify_s=self.timing.prefill_s), None
+        )
+        return True
+
+    def _reuse(self, end: PromptEnd | None, states: tuple[int, ...]) -> tuple[int, Tensor | None]:
+        """Tokens of the prompt that need no pass, and the residuals of the last of them: all tokens where `end` has these."""
+        if end is not None and (not states or states == end.states) and self.talk.reuse_whole(self.order.ids):
+            return end.length, end.hidden if states else None
+        return self.talk.reuse(self.order.ids), None
+
+    # ------------------------------------------------------------------ decode
+
+    def _decode(self, rounds: Rounds, drafter: Rider | None, control: Control) -> None:
+        context = self.talk.target.context
+        self._give_states(drafter)
+        while self.emitter.finish is None:
+            if control.cancelled():
+                self.emitter.close("cancelled")
+                return
+            room = context - len(self.talk.tokens)
+            if room <= 0:
+                self.emitter.close("length")
+                return
+            drafter = self._switch(drafter, control)
+            if drafter is not None and drafter.failed:
+                drafter = None
+            began, behind = time.perf_counter(), len(self.talk.tokens)
+            asked = self._budget(drafter, room)
+            deciding = time.perf_counter() - began
+            done = rounds.run(drafter, asked)
+            self._count(done)
+            spent = self._emit(done, began)
+            warm = self.passes > 1 or self.policy.plain > 0  # the very first pass pays for warming up
+            usual = warm and not done.fresh
+            again = drafter is self._drafted  # the first draft pays for the prompt
+            if done.proposed:
+                self._drafted = drafter
+            emitted = time.perf_counter()
+            if usual:
+                self._learn(done, spent, behind, drafter if again else None)
+            ended = time.perf_counter()
+            deciding += ended - emitted
+            self.timing.decode_s += ended - began - spent  # telling and learning are paid for as well
+            if usual:
+                self._measure(done, ended - began, deciding, behind)
+
+    def _budget(self, drafter: Rider | None, room: int) -> int:
+        """Draft tokens for this round, at most: the last emitted token needs none, and none may pass the context."""
+        pinned = self._choice.tokens
+        most = min(self.emitter.left(room) - 1, self.talk.target.most - 1, LADDER[-1] if pinned is None else pinned)
+        if drafter is None or most <= 0:
+            self.policy.off()
+            return 0
+        most, context = min(most, drafter.shape.nodes), len(self.talk.tokens)
+        if not self.policy.begin(self._phases.now, context, pinned=pinned, park=self._choice.name == "auto"):
+            return 0
+        return (
+            most if drafter.chooses else self.policy.budget(drafter.name, most, block=drafter.block, line=drafter.line)
+        )
+
+    def _switch(self, drafter: Rider | None, control: Control) -> Rider | None:
+        """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
+        choice = control.switched()
+        if choice is None:
+            return drafter
+        try:
+            fresh = self._choose(choice)
+        except OutriderError as error:
+            control.switch_done(choice.name, error)
+            return drafter
+        self._choice = choice
+        if fresh is not None:
+            self.talk.hear(fresh, len(self.talk.tokens), None)
+            self._give_states(fresh)
+        control.switch_done(fresh.name if fresh is not None else "none", None)
+        return fresh
+
+    def _give_states(self, drafter: Rider | None) -> None:
+        """A drafter that takes up behind tokens that were read without it gets their states; that counts as drafting."""
+        if drafter is None or self.emitter.finish is not None:
+            return
+        began = time.perf_counter()
+        give_states(self.talk.target, self.talk.tokens, drafter, self.policy.costs)
+        self._drafted = None
+        spent = time.perf_counter() - began
+        self.timing.draft_s += spent
+        self.timing.decode_s += spent
+
+    def _count(self, done: Round) -> None:
+        self.passes += 1
+        self.proposed += done.proposed
+        self.accepted += done.accepted
+        self.by_drafter[done.drafter] = self.by_drafter.get(done.drafter, 0) + 1
+        self.timing.draft_s += done.draft_s
+        self.timing.verify_s += done.verify_s
+
+    def _learn(self, done: Round, spent: float, context: int, drafter: Rider | None) -> None:
+        """The policy hears of a round of so many seconds behind `context` tokens.
+
+        `drafter` is the one whose cost it tells, None where that says nothing.
+        """
+        if done.proposed and drafter is not None and not drafter.chooses:
+            self.policy.costs.drafting(done.drafter).saw(done.proposed, done.draft_s)
+        guess = done.guess
+        self.policy.learn(
+            Outcome(
+                done.drafter,
+                done.proposed,
+                done.accepted,
+                done.draft_s,
+                spent - done.draft_s,
+                context,
+                None if guess.line else guess.depth,
+                self._kept,
+                done.confidence if guess.line else None,
+            )
+        )
+
+    def _measure(self, done: Round, spent: float, deciding: float, context: int) -> None:
+        """The meter hears of it too; plain decoding has no drafter to ask or to tell, and nothing to decide."""
+        tokens = len(done.tokens) if self._kept is None else self._kept
+        own = max(1e-9, spent - deciding - done.draft_s - done.advance_s)
+        self.meter.add(MeteredRound(tokens, 1 + done.proposed, own, spent, context))
+
+    def _plain_pass(self) -> PlainPass | None:
+        made = self.meter.estimate(NEWEST)
+        if made is None:
+            return None
+        ms = 1e3 * self.meter.seconds_per_token(NEWEST)
+        return PlainPass(made.value * ms, made.error * ms, made.n)
+
+    def _emit(self, done: Round, began: float | None) -> float:
+        if self.order.watch is not None:
+            self.order.watch(done, self.sampler)
+        tokens, rows, spent, phase = [], [], 0.0, self._phases.now
+        for index, (token, kind) in enumerate(zip(done.tokens, done.kinds, strict=True)):
+            emitted = self.emitter.push(token, _kind(kind))
+            if emitted is not None:
+                tokens.append(emitted)
+                rows.append(index)
+                self._phases.feed(emitted.text, emitted.thinking)
+            if self.emitter.finish is not None:
+                self._kept = index + 1
+                break
+        self.sampler.commit(done.tokens)
+        step = Step(
+            request=self.order.request,
+            seq=self._seq,
+            t=time.perf_counter() - self.order.began,
+            drafter=done.drafter,
+            proposed=done.proposed,
+            accepted=done.accepted,
+            tokens=tokens,
+            draft_ms=done.draft_s * 1e3,
+            verify_ms=done.verify_s * 1e3,
+            host_ms=0.0,
+            phase=phase,
+        )
+        if began is None:
+            step.prompt, step.reused = len(self.order.ids), self._reused
+            if self.order.before and self.emitter.stands != self.order.shown:
+                step.stands = self.emitter.stands
+        if self.order.looks:
+            self._detail(step, done, tokens, rows)
+        if began is not None:
+            step.why = self._telling.news(self.policy.chosen, self.policy.wait)
+            if step.t - self._told >= TOLD:
+                step.plain, self._told = self._plain_pass(), step.t
+            spent = time.perf_counter() - began
+            self.timing.decode_s += spent
+            step.host_ms = max(0.0, spent * 1e3 - step.draft_ms - step.verify_ms)
+        step.depth = done.guess.depth
+        self._seq += 1
+        self._say(step)
+        return spent
+
+    def _detail(self, step: Step, done: Round, tokens: list[Token], rows: list[int]) -> None:
+        if not self.order.detail:
+            _tell_chances(done, tokens, rows)
+            return
+        probs = done.logits.float().softmax(-1)  # [1 + n, V]; of the first round one row
+        decode, step.top, step.top_text = self.order.decode, [], []
+        if tokens:
+            there = probs[[done.rows[index] for index in rows]]  # [tokens, V]
+            best = there.topk(min(5, probs.shape[-1]))  # [tokens, 5]
+            own = there[range(len(tokens)), [token.id for token in tokens]].tolist()
+            for token, p, ids, values in zip(tokens, own, best.indices.tolist(), best.values.tolist(), strict=True):
+                token.p = p
+                step.top.append(list(zip(ids, values, strict=True)))
+                step.top_text.append([decode([one]) for one in ids])
+        guess, kept = done.guess, set(done.path)
+        chances = probs[[parent + 1 for parent in guess.parents], guess.tokens].tolist() if len(guess) else []
+        step.rejected = [
+            RejectedToken(token, decode([token]), len(guess.path(node)) - 1, guess.parents[node], chances[node])
+            for node, token in enumerate(guess.tokens)
+            if node not in kept
+        ]
+
+    # ------------------------------------------------------------------ report
+
+    def report(self) -> Report:
+        """The answer so far, with every number."""
+        order, emitter = self.order, self.emitter
+        count = len(emitter.ids)
+        decode_s = self.timing.decode_s
+        made = self.speedup
+        plain = PlainTime(made.value * decode_s, made.error * decode_s, made.n) if made is not None else None
+        return Report(
+            model=order.model,
+            drafter=order.drafter.name,
+            rule=order.rule,
+            seed=order.seed,
+            text=emitter.text,
+            token_ids=list(emitter.ids),
+            prompt_tokens=len(order.ids),
+            finish=emitter.finish or "error",
+            passes=self.passes,
+            proposed=self.proposed,
+            accepted=self.accepted,
+            kinds="".join(emitter.kinds),
+            timing=self.timing,
+            tokens_per_second=(count - 1) / decode_s if count > 1 and decode_s > 0 else 0.0,
+            drafters=self.by_drafter,
+            speedup=plain.speedup(decode_s) if plain is not None else None,
+            thinking=emitter.thinking,
+            reused=self._reused,
+            limit=emitter.limit,
+            loops=self._loops(),
+            sampling=order.settings.sampling(Sampling()),
+            plain=plain,
+        )
+
+    def _loops(self) -> bool:
+        return loops([*self.order.before, *self.emitter.ids])
+
+
+def _tell_chances(done: Round, tokens: list[Token], rows: list[int]) -> None:
+    """The target's probability of each token; `rows` are their places in the round."""
+    if not tokens:
+        return
+    x = done.logits[[done.rows[row] for row in rows]].float()  # [tokens, V]
+    ids = torch.tensor([[token.id] for token in tokens], device=x.device)
+    x -= x.amax(-1, keepdim=True)  # by hand it is twice as fast as logsumexp, and costs a pass less than 1 %
+    own = x.gather(1, ids).exp()
+    for token, (p,) in zip(tokens, (own / x.exp_().sum(-1, keepdim=True)).tolist(), strict=True):
+        token.p = p
+
+
+def check_size(texts: Sequence[str], tokenizer: Tokenizer, context: int) -> None:
+    """Raises UsageError for texts that are so long that they cannot fit, whatever their tokens are; nothing is encoded."""
+    least = sum(map(tokenizer.least, texts))
+    if least >= context:
+        raise UsageError(
+            f"The prompt has {sum(map(len, texts)):,} characters, so at least {least:,} tokens; with room for an answer "
+            f"{context - 1} fit into the context.",
+            _SHORTER,
+        )
+
+
+def check_room(ids: Sequence[int], context: int) -> None:
+    """Raises UsageError for a prompt that leaves no room for an answer."""
+    if len(ids) >= context:
+        raise UsageError(
+            f"The prompt has {len(ids)} tokens; with room for an answer {context - 1} fit into the context.",
+            _SHORTER,
+        )
+
+
+def _kind(letter: str) -> Kind:
+    assert letter in ("A", "C", "B", "P")
+    return letter

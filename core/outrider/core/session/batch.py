@@ -1,0 +1,269 @@
+"""Several answers at once: one pass of the target verifies the drafts of all, each accepts its own number of tokens.
+
+An answer has states, drafter, sampler and limits of its own and gives the text that it would give alone. A finished one leaves
+between two rounds, and the next that waits takes its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from outrider.core.base.errors import ModelError, UsageError
+from outrider.core.base.protocol import Done, Event, Notice, Report
+from outrider.core.base.trouble import out_of_memory
+from outrider.core.decode.rounds import Round, Rounds
+from outrider.core.drafting.registry import Rider
+from outrider.core.library import memory
+from outrider.core.model.batched import Batched, Share, state_bytes
+from outrider.core.model.cache.states import Cache
+from outrider.core.model.decoder import Pass
+from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.policy.pace import Pace
+from outrider.core.policy.policy import LADDER, Policy
+from outrider.core.sampling.accept import Guess
+from outrider.core.sampling.sample import together
+
+from .answer import Answer, Control, Order, check_room
+from .conversation import Conversation
+
+MOST = 64  # answers at once, where nothing is said
+SHARE = 0.8  # of the free memory, that the states of all answers may take
+
+Say = Callable[[Event], None]
+
+
+class _Seat(Answer):
+    """One answer among others. `decode_s` is the time since its first token, whoever was worked for in it.
+
+    `draft_s` and `verify_s` are its own: of a pass, the share of its rows.
+    """
+
+    def __init__(self, order: Order, rider: Rider | None, target: TargetModel, policy: Policy, say: Say) -> None:
+        super().__init__(replace(order, stable=0), Conversation(target), policy, lambda _: rider, say)
+        self._home, self._tell = rider, say
+        self.rider: Rider | None = None  # a fork of the one at home
+        self.cache: Cache | None = None  # while it sits
+        self.proposal: tuple[Guess, tuple[list[int], int]] = Guess([]), ([], 0)
+        self._target = target
+        self._rounds: Rounds | None = None
+        self._asked, self._draft_s, self._since = 0, 0.0, 0.0
+
+    def sit(self, control: Control) -> None:
+        """Get states and a drafter, and read the prompt."""
+        target, order = self._target, self.order
+        if self._home is not None and not self._home.failed:
+            self.rider = self._home.fork(lambda text: self._tell(Notice(text, order.request)))
+        self.cache = target.decoder.new_cache(room(order, target) + SLACK)
+        with target.standing(self.cache):
+            self._prefill(self.rider, control)
+            self._rounds = Rounds(target, self.talk.tokens, self.sampler, order.rule, ahead=False)
+        self._since = time.perf_counter()
+        self._close_full()
+
+    @property
+    def who(self) -> str:
+        """Who drafts for it."""
+        return "" if self.rider is None else self.rider.name
+
+    def most(self) -> int:
+        """Draft tokens that are of use in the next round."""
+        if self.rider is None or self.rider.failed:
+            return 0
+        most = min(
+            self.emitter.left(self._target.context - len(self.talk.tokens)) - 1, self.rider.shape.nodes, SLACK - 1
+        )
+        pinned = self.order.drafter.tokens
+        return max(0, min(most, LADDER[-1] if pinned is None else pinned))
+
+    @property
+    def free(self) -> bool:
+        """Whether its drafts cost next to nothing and may be cut: the round then takes what pays of them."""
+        pinned = self.order.drafter.tokens is not None or self.order.rule == "rejection"
+        return self.rider is not None and self.rider.free and not self.rider.failed and not pinned
+
+    def propose(self, length: int) -> None:
+        """Ask for at most so many draft tokens, unless the user has fixed how many."""
+        assert self.cache is not None and self._rounds is not None
+        began = time.perf_counter()
+        fixed = self.free or self.order.drafter.tokens is not None
+        self._asked = min(self.most(), SLACK if fixed else length)
+        with self._target.standing(self.cache):
+            self.proposal = self._rounds.propose(self.rider, self._asked)
+        self._draft_s = time.perf_counter() - began
+
+    def cut(self, length: int) -> None:
+        """Keep so much of the draft."""
+        guess, (nodes, total) = self.proposal
+        self.proposal = guess.shorter(length), (nodes[:length], total)
+
+    def share(self) -> Share:
+        """What it wants verified."""
+        assert self.cache is not None
+        guess = self.proposal[0]
+        listening = self.rider is not None and not self.rider.failed
+        states = self.rider.needs.hidden if self.rider is not None and listening else ()
+        return Share([self.talk.tokens[-1], *guess.tokens], self.cache, None if guess.line else guess.parents, states)
+
+    def settle(self, result: Pass, verify_s: float, token: int | None = None) -> Round:
+        """Accept and tell; `verify_s`: its share of the pass; `token`: what it drew behind the root, if it drafts nothing."""
+        assert self.cache is not None
+        began = time.perf_counter()
+        with self._target.standing(self.cache):
+            done = self._plain(result, token, began) if token is not None else self._judged(result, began)
+        done.asked, done.draft_s = self._asked, self._draft_s
+        done.verify_s += verify_s
+        self._count(done)
+        self._emit(done, self._since)
+        self._since = time.perf_counter()
+        self._close_full()
+        return done
+
+    def _judged(self, result: Pass, began: float) -> Round:
+        assert self._rounds is not None
+        return self._rounds.settle(self.rider, *self.proposal, result, began)
+
+    def _plain(self, result: Pass, token: int, began: float) -> Round:
+        self._target.commit(len(self.talk.tokens), [0])
+        self.talk.tokens.append(token)
+        seconds = time.perf_counter() - began
+        return Round([token], "P", 0, 0, "none", Guess([]), [], result.logits, verify_s=seconds)
+
+    def leave(self) -> None:
+        """Give states and drafter back."""
+        if self.rider is not None:
+            self.rider.close()
+        self.cache = self._rounds = self.rider = None
+
+    def _close_full(self) -> None:
+        if self._target.context <= len(self.talk.tokens):
+            self.emitter.close("length")
+
+
+class Batch:
+    """Answers to `orders`, each with the drafter that it forks, None for none."""
+
+    def __init__(
+        self, target: TargetModel, policy: Policy, orders: Sequence[tuple[Order, Rider | None]], say: Say
+    ) -> None:
+        self._target, self._say = target, say
+        self._seats = [_Seat(order, rider, target, policy, say) for order, rider in orders]
+        self._decoder = Batched(target.decoder)
+        self._pace = Pace(policy.costs.passes)
+
+    def run(self, control: Control, batch: int | None = None) -> list[Report]:
+        """Reports in the order of `orders`; `say` gets every `Step`, and `Done` when one ends.
+
+        `batch`: how many run at once. Raises UsageError if a prompt does not fit, ModelError if memory is short, both before
+        any answer.
+        """
+        began = time.perf_counter()
+        if self._target.exact:
+            raise UsageError("Exact mode makes one answer at a time.", "Leave --exact out.")
+        for seat in self._seats:
+            check_room(seat.order.ids, self._target.context)
+        places = self._places(batch)
+        waiting, live = deque(self._seats), list[_Seat]()
+        try:
+            while (waiting or live) and not control.cancelled():
+                if waiting and len(live) < places:
+                    live.append(waiting.popleft())
+                    live[-1].sit(control)
+                else:
+                    self._round(live)
+                live = [seat for seat in live if not self._left(seat, began)]
+            for seat in (*live, *waiting):
+                seat.emitter.close("cancelled")
+                self._left(seat, began)
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            raise _short(f"{places} answers at once do not fit into the memory of {self._target.device}.") from error
+        finally:
+            for seat in live:
+                seat.leave()
+        return [seat.report() for seat in self._seats]
+
+    def _places(self, batch: int | None) -> int:
+        """How many answers run at once."""
+        if batch is not None and batch < 1:
+            raise UsageError(f"{batch} answers at once are none.", "Ask for one or more.")
+        needs = sorted(
+            (state_bytes(self._target.decoder, room(seat.order, self._target)) for seat in self._seats), reverse=True
+        )
+        free = memory.free(str(self._target.device))
+        places = min(batch or MOST, len(needs))
+        if free is None:
+            return places
+        while batch is None and places > 1 and sum(needs[:places]) > SHARE * free:
+            places -= 1
+        if sum(needs[:places]) > SHARE * free:
+            raise _short(
+                f"{places} answers at once need {sum(needs[:places]) / 1e9:.1f} GB for their states, "
+                f"and of {free / 1e9:.1f} GB that are free {SHARE:.0%} may be used."
+            )
+        return places
+
+    def _round(self, live: Sequence[_Seat]) -> None:
+        length = self._pace.length([(seat.who, seat.most()) for seat in live if not seat.free])
+        for seat in live:
+            seat.propose(length)
+        self._cut([seat for seat in live if seat.free], live)
+        shares = [seat.share() for seat in live]
+        began = time.perf_counter()
+        passes = self._decoder.together(shares)
+        spent, rows = time.perf_counter() - began, sum(len(share.ids) for share in shares)
+        self._pace.passed(rows, spent)
+        drawn = _drawn(live, passes)
+        for seat, share, result in zip(live, shares, passes, strict=True):
+            done = seat.settle(result, spent * len(share.ids) / rows, drawn.get(id(seat)))
+            if done.confidence and done.guess.line:
+                self._pace.judged(seat.who, done.confidence, done.accepted)
+            if done.asked:
+                self._pace.drafted(seat.who, done.asked, done.guess.depth, done.accepted, done.draft_s)
+
+    def _cut(self, free: Sequence[_Seat], live: Sequence[_Seat]) -> None:
+        """Of drafts that cost nothing, what pays is verified."""
+        drafts = [(seat.who, seat.proposal[0]) for seat in free]
+        rows = len(live) + sum(len(seat.proposal[0]) for seat in live) - sum(len(guess) for _, guess in drafts)
+        for seat, length in zip(free, self._pace.kept(rows, drafts), strict=True):
+            seat.cut(length)
+
+    def _left(self, seat: _Seat, began: float) -> bool:
+        """Whether an answer has ended; then its place is free and its end is told."""
+        if seat.emitter.finish is None:
+            return False
+        seat.leave()
+        seat.timing.batch_s = time.perf_counter() - began
+        report = seat.report()
+        self._say(Done(request=seat.order.request, finish=report.finish, report=report))
+        return True
+
+
+def _drawn(live: Sequence[_Seat], passes: Sequence[Pass]) -> dict[int, int]:
+    """The tokens of seats that nobody drafts for, as far as they can be drawn together, by the seat's identity."""
+    made: dict[int, int] = {}
+    alike: dict[int, list[tuple[_Seat, Pass]]] = {}
+    for seat, result in zip(live, passes, strict=True):
+        simple = seat.rider is None and seat.order.rule == "match"
+        kept = seat.sampler.plain(result.logits.shape[-1]) if simple else None
+        if kept is not None:
+            alike.setdefault(kept, []).append((seat, result))
+    for some in alike.values():
+        logits = torch.cat([result.logits for _, result in some])  # [R, V]
+        samplers, positions = [seat.sampler for seat, _ in some], [len(seat.talk.tokens) for seat, _ in some]
+        made |= zip(map(id, (seat for seat, _ in some)), together(logits, samplers, positions), strict=True)
+    return made
+
+
+def room(order: Order, target: TargetModel) -> int:
+    """Tokens that an answer may come to, its prompt included."""
+    return target.context if order.limit is None else min(target.context, len(order.ids) + order.limit)
+
+
+def _short(what: str) -> ModelError:
+    return ModelError(what, "Ask for fewer at once, or set --max-tokens lower.")

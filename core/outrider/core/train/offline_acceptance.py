@@ -1,0 +1,136 @@
+"""How much a trained drafter gets accepted on texts that are known already: no pass of the target, its states are enough.
+Only a drafter that runs the target's layers, or reads its keys and values, has the target read along.
+
+The drafter is loaded as every drafter is, hears a text round by round and drafts; what agrees with the text would have been
+accepted at temperature 0 (of a text that was drawn: a little more would be, as drafts share the noise there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import msgspec
+import torch
+from torch import Tensor
+
+from outrider.core.decode.rounds import guess_of
+from outrider.core.drafting.contract import Context, Step, Stream
+from outrider.core.drafting.registry import Rider
+from outrider.core.library.drafter_card import Near
+from outrider.core.model.model import SLACK, TargetModel
+
+from .answers import Kept
+from .teacher import Teacher
+
+LEAST = 256  # tokens before a round, of the first bucket
+
+
+class Acceptance(msgspec.Struct):
+    """Counts over all rounds. By depth: how often it was reached, and how often the token there was right."""
+
+    rounds: int = 0
+    tokens: int = 0
+    reached: list[int] = msgspec.field(default_factory=list)
+    right: list[int] = msgspec.field(default_factory=list)
+    near: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Rounds and tokens by how much was read before: up to 256 tokens, up to 512, and so on."""
+
+    @property
+    def per_pass(self) -> float:
+        """Tokens that a pass of the target would have given."""
+        return self.tokens / self.rounds if self.rounds else 1.0
+
+    @property
+    def by_depth(self) -> list[float]:
+        """Of the drafts that got so far, the share whose next token was right."""
+        return [right / reached for reached, right in zip(self.reached, self.right, strict=True) if reached]
+
+    @property
+    def by_context(self) -> list[Near]:
+        """Tokens of a pass, by how much was read before."""
+        found = sorted(self.near.items())
+        return [Near(context, rounds, round(tokens / rounds, 4)) for context, (rounds, tokens) in found]
+
+    def count(self, depth: int, accepted: int, before: int) -> None:
+        """A round with a draft of so many levels, behind so many tokens."""
+        self.rounds += 1
+        self.tokens += accepted + 1
+        bucket = max(LEAST, 1 << (before - 1).bit_length())
+        rounds, tokens = self.near.get(bucket, (0, 0))
+        self.near[bucket] = rounds + 1, tokens + accepted + 1
+        while len(self.reached) < depth:
+            self.reached.append(0)
+            self.right.append(0)
+        for level in range(min(depth, accepted + 1)):
+            self.reached[level] += 1
+            self.right[level] += level < accepted
+
+
+def ride(
+    drafter: Rider, teacher: Teacher, texts: Sequence[Kept], nodes: int, cancelled: Callable[[], bool] = lambda: False
+) -> Acceptance:
+    """Draft up to `nodes` tokens at every place that a round would begin at in `texts`."""
+    made, target = Acceptance(), teacher.target
+    live = bool(drafter.needs.early or drafter.needs.kv)
+    with target.standing(target.decoder.new_cache(teacher.longest + SLACK)) if live else nullcontext():
+        for text in texts:
+            if cancelled():
+                break
+            states = teacher.read(text.ids, drafter.needs.hidden) if drafter.needs.hidden else None
+            drafter.reset()
+            drafter.known = 0
+            if live:
+                target.rewind(0)
+            _along(drafter, text, states, (nodes, teacher.info.vocab, target if live else None), made)
+    drafter.reset()
+    drafter.known = 0
+    return made
+
+
+def _along(
+    drafter: Rider,
+    text: Kept,
+    states: Tensor | None,
+    bounds: tuple[int, int, TargetModel | None],
+    made: Acceptance,
+) -> None:
+    ids, root = text.ids, text.first
+    nodes, vocab, target = bounds
+    drafter.advance(_step(ids, 0, root + 1, (), states))
+    while root + 1 < len(ids):
+        if target is not None:
+            target.forward(ids[target.length : root], last=True)
+            target.commit(root)
+        context = _context(ids[: root + 1], min(nodes, drafter.shape.nodes))
+        guess, names = guess_of(drafter.propose(context, vocab), trees=True)
+        path, node = list[int](), -1
+        while root + len(path) + 2 < len(ids):
+            wanted = ids[root + 1 + len(path)]
+            node = next((child for child in guess.children[node + 1] if guess.tokens[child] == wanted), -1)
+            if node < 0:
+                break
+            path.append(node)
+        made.count(guess.depth, len(path), root + 1)
+        end = root + len(path) + 2
+        drafter.advance(_step(ids, root + 1, end, [names[node] for node in path], states))
+        root = end - 1
+
+
+def _step(ids: Sequence[int], start: int, end: int, path: Sequence[int], states: Tensor | None) -> Step:
+    """Tokens `start` to `end`, each with the state that produced it: the one behind the token before."""
+    hidden = None if states is None else states[max(0, start - 1) : end - 1]
+    return Step(start, torch.tensor(list(ids[start:end])), torch.tensor(list(path), dtype=torch.int64), hidden)
+
+
+def _context(tokens: Sequence[int], nodes: int) -> Context:
+    def sample(logits: Tensor, position: int, path: Sequence[int]) -> Tensor:
+        return logits.argmax(-1)
+
+    def to_probs(logits: Tensor, path: Sequence[int]) -> Tensor:
+        return torch.zeros_like(logits, dtype=torch.float64).index_fill_(0, logits.argmax(-1, keepdim=True), 1.0)
+
+    def rng(position: int) -> Stream:
+        raise AssertionError("no law was asked for")
+
+    return Context(tokens, nodes, False, sample, to_probs, rng)

@@ -1,0 +1,129 @@
+"""The draft length of a round of many answers, against passes and drafters of known cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from outrider.core.policy.pace import FIRST, PROBE_FIRST, TRIED, Pace, width
+from outrider.core.sampling.accept import Guess
+
+Cost = Callable[[int], float]
+
+
+def free(rows: int) -> float:
+    """A pass that is bound by reading weights, whatever its rows."""
+    return 0.020
+
+
+def dear(rows: int) -> float:
+    """A pass that is bound by its rows."""
+    return 0.001 * rows
+
+
+def bent(rows: int) -> float:
+    """Free up to 16 rows, dear from there on."""
+    return 0.020 if rows <= 16 else 0.020 * rows / 16
+
+
+def lengths(
+    cost: Cost, answers: int, right: int, rounds: int = 120, drafting: float = 0.0, pace: Pace | None = None
+) -> list[int]:
+    """The lengths of that many rounds, with a drafter whose first `right` tokens are always accepted, and no further one."""
+    pace, found = pace or Pace({1: cost(1), 8: cost(8), 17: cost(17)}), []
+    for _ in range(rounds):
+        asked = pace.length([("toy", 16)] * answers)
+        found.append(asked)
+        pace.passed(answers * (1 + asked), cost(width(answers * (1 + asked))))
+        for _ in range(answers if asked else 0):
+            pace.drafted("toy", asked, asked, min(asked, right), drafting)
+    return found
+
+
+def test_nothing_is_drafted_where_nobody_drafts() -> None:
+    assert Pace({1: 0.02}).length([("", 0), ("", 0)]) == 0
+
+
+def test_the_first_drafts_are_short() -> None:
+    assert lengths(free, 1, 16, rounds=TRIED) == [FIRST] * TRIED
+
+
+def test_long_where_rows_are_free_and_drafts_are_right() -> None:
+    assert lengths(free, 4, 16)[-20:] == [16] * 20
+
+
+@pytest.mark.parametrize("answers", [1, 4])
+def test_about_as_long_as_drafts_are_right(answers: int) -> None:
+    """Tokens that are never accepted cost rows."""
+    found = lengths(lambda rows: 0.020 + 0.0005 * rows, answers, 3)
+    assert set(found[-40:]) == {3}
+
+
+def test_none_where_rows_cost_as_much_as_tokens_bring() -> None:
+    """Wrong drafts: a try now and then, ever rarer."""
+    found = lengths(dear, 16, 0, rounds=400)
+    tries = [at for at, length in enumerate(found) if length]
+    assert tries[0] < TRIED and len(tries) < 20
+    late = [later - sooner for sooner, later in pairwise(tries) if sooner > 40]
+    assert late[0] > PROBE_FIRST and late == sorted(late)
+
+
+def test_shorter_with_more_answers() -> None:
+    """As long as rows are free, all that helps; with more answers the same rows are shared."""
+    found = [lengths(bent, answers, 16)[-1] for answers in (1, 4, 16)]
+    assert found[0] >= 12 and 2 <= found[1] <= 16
+    assert sorted(found, reverse=True) == found
+
+
+def test_none_where_drafting_takes_longer_than_it_saves() -> None:
+    assert sum(lengths(free, 2, 1, drafting=0.050)[-60:]) < 60
+
+
+def test_it_comes_back_when_drafts_are_right_again() -> None:
+    pace = Pace({1: 0.02, 17: 0.02 + 0.0005 * 16})
+    cost: Cost = lambda rows: 0.020 + 0.0005 * rows  # noqa: E731
+    assert lengths(cost, 4, 0, rounds=200, pace=pace)[-1] == 0
+    assert lengths(cost, 4, 16, rounds=600, pace=pace)[-1] >= 8
+
+
+def judged(pace: Pace, right: int, sure: tuple[float, ...], times: int = 60) -> None:
+    for _ in range(times):
+        pace.judged("toy", sure, right)
+        pace.drafted("toy", len(sure), len(sure), right, 0.0)
+
+
+def test_of_free_drafts_the_likeliest_tokens_are_verified() -> None:
+    """One answer copies, the other does not: the rows go to the first."""
+    pace = Pace({1: 0.020, 17: 0.020 + 0.002 * 16})
+    for _ in range(60):
+        judged(pace, 4, (0.95,) * 4, 1)
+        judged(pace, 0, (0.1,) * 4, 1)
+    copied, made = Guess([1] * 4, confidence=[0.95] * 4), Guess([2] * 4, confidence=[0.1] * 4)
+    assert pace.kept(2, [("toy", copied), ("toy", made)]) == [4, 0]
+    assert pace.kept(2, [("toy", made), ("toy", copied)]) == [0, 4]
+
+
+def test_free_drafts_are_whole_where_rows_are_free() -> None:
+    pace = Pace({1: 0.02, 17: 0.02})
+    assert pace.kept(2, [("toy", Guess([1] * 8)), ("toy", Guess([]))]) == [8, 0]
+
+
+def test_of_a_tree_every_node_has_the_chance_of_its_branch() -> None:
+    pace = Pace({1: 0.020, 17: 0.020 + 0.004 * 16})
+    judged(pace, 1, (0.9, 0.2))
+    chances = pace._chances("toy", Guess([1, 2, 3], [-1, -1, 0]))
+    assert chances[0] == chances[1] > chances[2]
+
+
+def test_free_drafts_that_do_not_pay_are_tried_ever_more_rarely() -> None:
+    pace = Pace({1: 0.001, 17: 0.017})
+    judged(pace, 0, (0.5,) * 4)
+    tries = [at for at in range(400) if pace.kept(8, [("toy", Guess([1] * 8, confidence=[0.5] * 8))])[0]]
+    late = [later - sooner for sooner, later in pairwise(tries)]
+    assert tries[0] == PROBE_FIRST - 1 and late == sorted(late) and len(tries) < 8
+
+
+def test_widths_grow() -> None:
+    assert [width(rows) for rows in (1, 5, 16, 17, 49, 65, 300)] == [1, 6, 16, 24, 64, 128, 320]
