@@ -20,7 +20,7 @@ from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Needs, Shape, Stateless, Step
 from outrider.core.noise import Noise
 from outrider.core.policy import Candidate, Choice, Policy
-from outrider.core.registry import GuardedDrafter
+from outrider.core.pool import PooledDrafter
 from outrider.core.rounds import guess_of
 from outrider.core.sample import Sampler
 from outrider.core.shadows import Scored
@@ -97,13 +97,13 @@ class Noted(Stateless):
         self.heard = []
 
 
-def guard(name: str, drafter: Stateless, notes: list[str] | None = None, *, free: bool = False) -> GuardedDrafter:
-    made = GuardedDrafter(name, drafter, True, (notes if notes is not None else []).append)
+def guard(name: str, drafter: Stateless, notes: list[str] | None = None, *, free: bool = False) -> PooledDrafter:
+    made = PooledDrafter(name, drafter, True, (notes if notes is not None else []).append)
     made.free = free
     return made
 
 
-def ride(parts: list[GuardedDrafter], made: Policy | None = None) -> tuple[list[int], Counter[str]]:
+def ride(parts: list[PooledDrafter], made: Policy | None = None) -> tuple[list[int], Counter[str]]:
     made = made or policy()
     report = toys.answer(
         Conversation(toys.target()), PROMPT, Composite(parts, made), limit=LENGTH, policy=made, tokens=None
@@ -352,7 +352,7 @@ RIDERS = {
 
 
 @pytest.mark.parametrize("riders", RIDERS.values(), ids=RIDERS)
-def test_choosing_among_drafters_keeps_the_law(riders: list[GuardedDrafter]) -> None:
+def test_choosing_among_drafters_keeps_the_law(riders: list[PooledDrafter]) -> None:
     """Exact: every draw and every coin of the rejection rule is taken, over two tokens behind each text."""
     assert error(Composite(riders, Scripted())) < 1e-12
 

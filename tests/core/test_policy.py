@@ -12,7 +12,6 @@ import pytest
 from outrider.core.acceptance import ALL, PRIOR, TRUST, Acceptance
 from outrider.core.costs import Costs, Drafting
 from outrider.core.engine import Engine
-from outrider.core.failures import Failures
 from outrider.core.metering import EVERY, LEARNING, LEAST, MOVED
 from outrider.core.policy import (
     AWAY,
@@ -25,6 +24,7 @@ from outrider.core.policy import (
     Outcome,
     Policy,
 )
+from outrider.core.pool import DrafterPool
 from outrider.core.protocol import DrafterChoice, DrafterRow
 from outrider.core.shadows import Scored
 from outrider.core.why import AGAIN, Telling, measured, words
@@ -456,9 +456,8 @@ def test_auto_does_without_it_and_its_name_brings_it_back() -> None:
         DrafterRow(name="d", usable=True, fit="exact", where="shipped"),
     ]
     policy, engine = machine(), Engine()
-    model: Any = SimpleNamespace(
-        rows=rows, policy=policy, talk=SimpleNamespace(target=SimpleNamespace(info=None)), failures=Failures()
-    )
+    talk = SimpleNamespace(target=SimpleNamespace(info=None), drafters=DrafterPool())
+    model: Any = SimpleNamespace(rows=rows, policy=policy, talk=talk)
 
     def riders(name: str) -> tuple[str, ...]:
         return engine._riders(model, DrafterChoice(name=name), None, None)[0]

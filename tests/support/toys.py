@@ -11,12 +11,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from outrider.core.answer import Answer, Order
+from outrider.core.composite import Composite
 from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Drafter, ModelInfo, Needs, Shape, Stateless, Step
 from outrider.core.errors import OutriderError
 from outrider.core.policy import Policy
+from outrider.core.pool import PooledDrafter, Wanted
 from outrider.core.protocol import DrafterChoice, Report
-from outrider.core.registry import GuardedDrafter, Rider
+from outrider.core.registry import Rider
 from outrider.core.sample import Settings
 from outrider.core.target.attention import Attention
 from outrider.core.target.decoder import Block, Decoder, Weights
@@ -107,9 +109,9 @@ class Still:
 
 def guard(
     drafter: Drafter, *, trusted: bool = True, notes: list[str] | None = None, name: str = "toy"
-) -> GuardedDrafter:
+) -> PooledDrafter:
     """A drafter as the engine holds it."""
-    guarded = GuardedDrafter(name, drafter, trusted, (notes if notes is not None else []).append)
+    guarded = PooledDrafter(name, drafter, trusted, (notes if notes is not None else []).append)
     guarded.reset()
     return guarded
 
@@ -136,8 +138,10 @@ def answer(
 ) -> Report:
     """One answer on `talk`, drafted by `drafters` (by name where the test switches)."""
     table = drafters if isinstance(drafters, dict) else {"toy": drafters}
-    for number, guarded in enumerate(g for g in table.values() if g is not None):
-        talk.drafters.setdefault((guarded.name, str(number)), guarded)
+    for rider in table.values():
+        for part in rider._parts if isinstance(rider, Composite) else [rider]:
+            if isinstance(part, PooledDrafter):
+                talk.drafters.put(Wanted(part.name, str(id(part))), part)
 
     def choose(choice: DrafterChoice) -> Rider | None:
         return table[choice.name]

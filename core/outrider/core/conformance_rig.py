@@ -15,6 +15,7 @@ from .drafting import Step as Fact
 from .errors import OutriderError
 from .noise import Noise, gumbel
 from .policy import Policy
+from .pool import PooledDrafter, Wanted
 from .protocol import DrafterChoice, Notice, Progress, Report, Step
 from .registry import GuardedDrafter
 from .rounds import Rounds
@@ -146,7 +147,7 @@ class Ride:
     ) -> None:
         self._notes: list[str] = []
         self.watch = Watch(inner, twice=twice, device=device)
-        self.rider = GuardedDrafter(name, self.watch, trusted, self._notes.append)
+        self.rider = PooledDrafter(name, self.watch, trusted, self._notes.append)
         if not keep:
             self.rider.reset()
 
@@ -192,7 +193,7 @@ class Rig:
         talk = talk or self.talk()
         tokens = None if ride is None else ride.width
         if ride is not None:
-            talk.drafters["drafter", None] = ride.rider
+            talk.drafters.put(Wanted("drafter"), ride.rider)
         choices = {name: DrafterChoice(name=name, tokens=tokens) for name in ("drafter", "none")}
         first = "none" if ride is None or ask.switches else "drafter"
         order = Order(
