@@ -17,9 +17,10 @@ from torch import Tensor
 from outrider.core import accept
 from outrider.core.composite import Composite
 from outrider.core.conversation import Conversation
+from outrider.core.decisions import Candidate, Choice, Judged, UpcomingRound
 from outrider.core.drafting import Context, Draft, Needs, Shape, Stateless, Step
 from outrider.core.noise import Noise
-from outrider.core.policy import Candidate, Choice, Policy
+from outrider.core.policy import Policy
 from outrider.core.pool import PooledDrafter
 from outrider.core.rounds import guess_of
 from outrider.core.sample import Sampler
@@ -153,9 +154,9 @@ def test_where_one_that_was_asked_is_silent_the_next_drafts_in_the_same_round(tr
     parts = [guard("mute", Silent()), guard("good", toys.Knows(len(PROMPT), truth), free=True)]
     both = Composite(parts, made)
     for _ in range(30):
-        made.heard("mute", Scored(8, 8), None)
-    made.begin("prose", 0)
+        made.learn(Judged("mute", Scored(8, 8)))
     context = Context([*PROMPT, *truth[:1]], 4, False, *_unused())
+    assert both.choose(UpcomingRound(), context, 48).name == "mute"
     draft = both.propose(context, 48)
     assert draft is not None and both.riding == "good"
 
@@ -314,9 +315,10 @@ class Draws(Stateless):
 class Scripted(Policy):
     """Chooses by what is offered alone: long offers, then whoever draws, then short offers."""
 
-    def choose(self, candidates):
+    def choose(self, now, candidates, *, instead=False):
+        assert candidates is not None
         order = sorted(
-            candidates, key=lambda one: (one.offer is not None and one.most < 2, one.offer is None, one.name)
+            candidates(), key=lambda one: (one.offer is not None and one.most < 2, one.offer is None, one.name)
         )
         self.chosen = Choice("ride", order[0].name, order[0].most) if order else Choice("silent")
         return self.chosen
@@ -383,6 +385,7 @@ def _played(both: Composite, start: int, sampler: Sampler, luck: Luck) -> tuple[
     text: tuple[int, ...] = (start,)
     while len(text) <= DEPTH:
         context = Context(list(text), 2, True, sampler.chain, sampler.distribution, Streams(luck).stream)
+        both.choose(UpcomingRound(), context, V)
         guess, _ = guess_of(both.propose(context, V), trees=True)
         rows = [chance((*text, *guess.tokens[:at])).log() for at in range(1 + len(guess))]
         verdict = accept.rejection(torch.stack(rows), guess, sampler, len(text), luck)  # type: ignore[arg-type]
@@ -394,12 +397,12 @@ def test_the_policy_is_told_who_stands_where() -> None:
     seen: list[list[Candidate]] = []
 
     class Listening(Scripted):
-        def choose(self, candidates):
-            seen.append(list(candidates))
-            return super().choose(candidates)
+        def choose(self, now, candidates, *, instead=False):
+            seen.append(list(candidates()))
+            return super().choose(now, candidates)
 
     both = Composite([guard("copies", Copies(), free=True), guard("mute", Silent())], Listening())
-    both.propose(Context([1], 2, False, *_unused()), V)
+    both.choose(UpcomingRound(), Context([1], 2, False, *_unused()), V)
     (first, second), *_ = seen
     assert (first.name, first.most, list(first.offer.depths)) == ("copies", 2, [0, 1])  # type: ignore[union-attr]
     assert (second.name, second.offer, second.most) == ("mute", None, 1)

@@ -11,9 +11,10 @@ import toys
 
 from outrider.core import calibration, history, paths
 from outrider.core.calibration import Calibrator
+from outrider.core.decisions import Candidate, Drafted, Outcome, UpcomingRound
 from outrider.core.history import History
 from outrider.core.noise import Noise
-from outrider.core.policy import Outcome, Policy
+from outrider.core.policy import Policy
 from outrider.core.protocol import DrafterRow, ModelChoice
 from outrider.core.sample import Sampler
 from outrider.core.target.model import TargetModel
@@ -39,9 +40,9 @@ def learnt() -> Policy:
     for rows in (1, 8):
         policy.calibrate(rows, 0.01 * rows)
     policy.costs.lean_by(1e-6, 1e-7)
-    policy.costs.drafting("d").saw(4, 0.02)
+    policy.learn(Drafted("d", 4, 0.02))
     for _ in range(20):
-        policy.begin("prose", 0)
+        policy.choose(UpcomingRound(), lambda: (Candidate("d", 4),))
         policy.learn(Outcome("d", 4, 3, 0.02, 0.03))
     return policy
 

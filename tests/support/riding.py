@@ -15,8 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from outrider.core.composite import OPEN, WATCHED
-from outrider.core.policy import LADDER, Candidate, Choice, Offer, Outcome, Policy
+from outrider.core.decisions import Candidate, Choice, Drafted, Judged, Offer, Outcome, UpcomingRound
+from outrider.core.policy import ALONE, LADDER, Policy
+from outrider.core.pool import OPEN, WATCHED
 from outrider.core.shadows import Scored
 
 Noise = Callable[[random.Random], float]
@@ -140,11 +141,11 @@ class Player:
     ) -> tuple[float, int, Choice]:
         policy, machine = self.policy, self.machine
         asked = 0
-        choice = policy.chosen
-        if policy.begin(trace.phases[place], place) and most:
+        now = UpcomingRound(trace.phases[place], place)
+        choice = policy.choose(now, lambda: self._candidates(trace, place, most))
+        if choice.what not in ALONE and most:
             free = [name for name in trace.offers if name not in machine.drafters]
             asked = len(free)
-            choice = policy.choose(self._candidates(trace, place, most))
             for name in free:
                 one = trace.offers[name][place]
                 waiting = sum(name == other for other, *_ in shadows)
@@ -152,7 +153,6 @@ class Player:
                     shadows.append(
                         (name, place, Offered(min(one.tokens, WATCHED), min(one.right, WATCHED), one.confidence))
                     )
-        choice = policy.chosen
         offered = trace.offers[choice.name][place] if choice.tokens else Offered(0, 0)
         proposed = min(choice.tokens, offered.tokens, most)
         accepted = min(proposed, offered.right)
@@ -161,7 +161,7 @@ class Player:
         own, rows = machine.draft(choice.name, choice.tokens), machine.cost(proposed + 1)
         drafting, rest = own * factor, rows * factor
         if choice.name in machine.drafters and proposed:
-            policy.costs.drafting(choice.name).saw(proposed, drafting)
+            policy.learn(Drafted(choice.name, proposed, drafting))
         sure = offered.confidence[:proposed] if offered.confidence else None
         made = Outcome(
             choice.name if choice.tokens else "none", proposed, accepted, drafting, rest, place, confidence=sure
@@ -184,7 +184,7 @@ class Player:
         for waiting in list(shadows):
             name, at, one = waiting
             if place > at + one.right or place >= at + one.tokens:
-                self.policy.heard(name, Scored(one.tokens, one.right), one.confidence)
+                self.policy.learn(Judged(name, Scored(one.tokens, one.right), one.confidence))
                 shadows.remove(waiting)
 
 

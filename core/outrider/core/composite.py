@@ -14,13 +14,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .decisions import Candidate, Choice, Drafted, Judged, Offer, UpcomingRound
 from .drafting import Context, Draft, Needs, Shape, Step
-from .policy import Candidate, Offer, Policy
+from .policy import Policy
 from .pool import PooledDrafter
 from .rounds import first_children
 
@@ -31,7 +33,6 @@ class Composite:
     """Rides like a `GuardedDrafter`; each part hears everything, about its own drafts only."""
 
     device = block = False
-    chooses = True
     line: int | None = None
 
     def __init__(
@@ -44,6 +45,8 @@ class Composite:
         self._policy, self._trees, self._forked = policy, trees, forked
         self._riding: PooledDrafter | None = None
         self._open = False  # whether it has drafted, and waits to hear what came of it
+        self._offers: dict[str, Draft] = {}  # of this round, by drafter
+        self._now, self._most, self._choice = UpcomingRound(), 0, Choice("silent")
         self.trusted = any(part.trusted for part in parts)
         self.free = all(part.free for part in parts)
         needs = [part.needs for part in parts]
@@ -81,7 +84,7 @@ class Composite:
 
     def reset(self) -> None:
         """Forget the conversation."""
-        self._riding, self._open = None, False
+        self._riding, self._open, self._offers = None, False, {}
         for part in self._parts:
             part.reset()
 
@@ -89,13 +92,14 @@ class Composite:
         """Hand on what became true; nodes and choices go to the one that drafted."""
         tokens, elsewhere = step.tokens.tolist(), Step(step.start, step.tokens, NOBODY, step.hidden)
         for part, columns in zip(self._parts, self._columns, strict=True):
+            self._watch(part, step.start)
             for scored, sure in part.judged(step.start, tokens):
-                self._policy.heard(part.name, scored, sure)
+                self._policy.learn(Judged(part.name, scored, sure))
             if self._open and part is self._riding:
                 part.advance(_of_part(step, columns))
             elif part.known < step.start + len(tokens):
                 part.observe(_of_part(_behind(elsewhere, part.known), columns))
-        self._open = False
+        self._open, self._offers = False, {}
 
     def rewind(self, length: int) -> None:
         """Cut to `length` tokens."""
@@ -113,28 +117,31 @@ class Composite:
                 part.rewind(step.start)
                 part.observe(_of_part(step, columns))
 
+    def choose(self, now: UpcomingRound, context: Context, vocab: int) -> Choice:
+        """Who of all drafts in this round and how many tokens, at most `context.nodes`: asked of the policy."""
+        self._riding, self._offers = None, {}
+        self._now, self._most = now, context.nodes
+        self._choice = self._policy.choose(now, partial(self._candidates, self._parts, context, vocab))
+        return self._choice
+
     def propose(self, context: Context, vocab: int) -> Draft | None:
-        """The draft that the policy chose, if it wants one."""
+        """The draft that was chosen; where the chosen drafter has none, that of the next best."""
         self._riding = None
-        able = [part for part in self._parts if not part.failed]
-        offers = {part.name: draft for part in able if (draft := self._offer(part, context, vocab)) is not None}
-        draft, probs = None, context.probs
-        while draft is None:
-            candidates = [_candidate(part, context.nodes, offers) for part in able]
-            choose = self._policy.likeliest if self._forked else self._policy.choose
-            choice = choose([one for one in candidates if one is not None])
-            if not choice.tokens:
-                break
+        if self._forked:  # whoever asks has chosen the length
+            choice = self._policy.likeliest(self._candidates(self._parts, context, vocab))
+        else:
+            choice, context = self._choice, replace(context, nodes=self._most)
+        able, draft, probs = list(self._parts), None, context.probs
+        while draft is None and choice.tokens:
             part = self._riding = next(part for part in able if part.name == choice.name)
             if part.free:
-                draft = _first(offers[choice.name], choice.tokens)
+                draft = _first(self._offers[choice.name], choice.tokens)
             else:
                 able.remove(part)
                 asked = replace(context, nodes=choice.tokens, probs=probs and part.trusted)
                 draft, probs = self._ask(part, asked, vocab), False
                 if draft is None:
-                    self._policy.silent(choice.name)
-        self._watch(offers, context)
+                    choice = self._choose_instead(able, context)
         self._open = self._riding is not None
         return draft
 
@@ -155,6 +162,24 @@ class Composite:
         for part in self._parts:
             part.close()
 
+    def _candidates(self, parts: Sequence[PooledDrafter], context: Context, vocab: int) -> list[Candidate]:
+        """How each stands in this round, with what the free ones propose."""
+        able = [part for part in parts if not part.failed]
+        self._offers = {part.name: draft for part in able if (draft := self._offer(part, context, vocab)) is not None}
+        return self._standing(able, context.nodes)
+
+    def _standing(self, parts: Sequence[PooledDrafter], nodes: int) -> list[Candidate]:
+        made = (_candidate(part, nodes, self._offers) for part in parts if not part.failed)
+        return [one for one in made if one is not None]
+
+    def _choose_instead(self, left: Sequence[PooledDrafter], context: Context) -> Choice:
+        candidates = partial(self._standing, left, context.nodes)
+        return (
+            self._policy.likeliest(candidates())
+            if self._forked
+            else self._policy.choose(self._now, candidates, instead=True)
+        )
+
     def _offer(self, part: PooledDrafter, context: Context, vocab: int) -> Draft | None:
         """What a free part proposes; of a tree that the target does not take, the line that it would verify."""
         if not part.free:
@@ -168,25 +193,21 @@ class Composite:
 
     def _ask(self, part: PooledDrafter, context: Context, vocab: int) -> Draft | None:
         """A draft of one that is not free; what it costs is learnt."""
-        costs = self._policy.costs.drafting(part.name)
-        began = time.perf_counter()
-        if behind := part.behind:
-            part.catch_up()
-            costs.caught_up(behind, time.perf_counter() - began)
-            began = time.perf_counter()
+        behind, began = part.behind, time.perf_counter()
+        part.catch_up()
+        told = time.perf_counter()
         draft = part.propose(context, vocab)
-        if draft is not None:
-            costs.saw(draft.tokens.shape[0], time.perf_counter() - began)
+        tokens = 0 if draft is None else draft.tokens.shape[0]
+        self._policy.learn(Drafted(part.name, tokens, time.perf_counter() - told, behind, told - began))
         return draft
 
-    def _watch(self, offers: dict[str, Draft], context: Context) -> None:
-        """Offers that are not verified wait for the text that comes."""
-        for part in self._parts:
-            draft = offers.get(part.name)
-            if draft is not None and part is not self._riding:
-                line = None if draft.parents is None else first_children(draft.parents.tolist())
-                sure = None if draft.confidence is None else _along(draft.confidence, line)
-                part.watch(len(context.tokens), _along(draft.tokens, line), sure)
+    def _watch(self, part: PooledDrafter, position: int) -> None:
+        """An offer that was not verified waits for the text that comes from `position` on."""
+        draft = self._offers.get(part.name)
+        if draft is not None and part is not self._riding:
+            line = None if draft.parents is None else first_children(draft.parents.tolist())
+            sure = None if draft.confidence is None else _along(draft.confidence, line)
+            part.watch(position, _along(draft.tokens, line), sure)
 
 
 def _columns(states: Sequence[int], own: Sequence[int]) -> list[int] | None:

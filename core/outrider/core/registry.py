@@ -277,7 +277,6 @@ class Rider(Protocol):
     free: bool  # may be asked at any time, for next to nothing
     block: bool  # makes all tokens of a draft at once
     line: int | None  # tokens up to which its drafts are chains, where longer ones are trees
-    chooses: bool  # settles by itself how many tokens it drafts, of those it is allowed
     needs: Needs
     shape: Shape
 
@@ -333,8 +332,6 @@ class GuardedDrafter:
 
     After its first failure it is reported, closed, and proposes nothing more.
     """
-
-    chooses = False
 
     def __init__(self, name: str, drafter: Drafter, trusted: bool, report: Callable[[str], None]) -> None:
         self.name = name

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .acceptance import ALL
-from .policy import Choice, DrafterRecord
+from .decisions import Choice
+from .policy import DrafterRecord
 
 AGAIN = 16  # rounds after which another length of the same drafter is told too
 
