@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -28,7 +27,6 @@ WATCHED = 8  # tokens of each that are judged: soon, rather than deep
 LATE, HELD = 64, 1024  # tokens that wait for a free drafter at most, and for another one
 HELD_BYTES = 16 << 20  # of hidden states that wait for one drafter
 
-T = TypeVar("T")
 Key = tuple[str, str, str]  # method, weights, options
 
 
@@ -124,20 +122,12 @@ class PooledDrafter(GuardedDrafter):
         self._offers = [offer for offer in self._offers if not offer[0].wants]
         return found
 
-    def _call(self, phase: str, call: Callable[[], T]) -> T | None:
-        return super()._call(phase, partial(self._with_room, phase, call))
-
-    def _with_room(self, phase: str, call: Callable[[], T]) -> T:
-        """Call it, and again if memory was short and another drafter could be closed."""
-        while True:
-            try:
-                return call()
-            except BaseException as error:
-                if phase not in ("advance", "propose") or not out_of_memory(error) or not self.make_room():
-                    raise
-            release()
-            if phase == "advance":  # it may have heard a part of it
-                self._drafter.rewind(self.known - self.behind)
+    def _has_room(self, phase: str) -> bool:
+        if phase not in ("advance", "propose") or not self.make_room():
+            return False
+        if phase == "advance":  # it may have heard a part of it
+            self._call("rewind", lambda: self._drafter.rewind(self.known - self.behind))
+        return True
 
 
 def load_drafter(wanted: Wanted, target: Target, report: Callable[[str], None]) -> PooledDrafter:

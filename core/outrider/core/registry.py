@@ -445,10 +445,16 @@ class GuardedDrafter:
             if is_interrupt(error):
                 raise
             short = out_of_memory(error)
-            self._fail(f"ran out of memory in {phase}" if short else f"failed in {phase}: {words_of(error)}")
+            again = short and self._has_room(phase)
+            if not again:
+                self._fail(f"ran out of memory in {phase}" if short else f"failed in {phase}: {words_of(error)}")
         if short:  # the target needs it
             release()
-        return None
+        return self._call(phase, call) if again else None
+
+    def _has_room(self, phase: str) -> bool:
+        """Whether memory was found for a call that ran out of it, and that may be made once more."""
+        return False
 
     def _fail(self, what: str) -> None:
         self._failed = True
