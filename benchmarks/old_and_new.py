@@ -127,8 +127,10 @@ class Engine:
         if not rounds:
             sys.exit(f"An answer to {prompt!r} ended with its first token.")
         given = len(ids) - len(steps[0]["tokens"])
-        middle = [statistics.median(step[name] for step in rounds) for name in ("host_ms", "draft_ms", "verify_ms")]
-        return Cost(1e3 * (times[-1] - times[0]) / given, *middle, ids)
+        host, draft, verify = (
+            statistics.median(step[name] for step in rounds) for name in ("host_ms", "draft_ms", "verify_ms")
+        )
+        return Cost(1e3 * (times[-1] - times[0]) / given, host, draft, verify, ids)
 
     def _frames(self) -> Iterator[dict[str, Any]]:
         stream = self._process.stdout

@@ -29,6 +29,7 @@ from outrider.core.library import library
 from outrider.core.library.discovery import near
 from outrider.core.policy import history
 from outrider.core.session.engine import Engine
+from outrider.core.train import run as training
 
 WRITTEN = Path(__file__).parent / "data" / "written"
 TOY = ModelChoice(model="toy", device="cpu", dtype="fp32", threads=1)

@@ -218,8 +218,8 @@ def test_bad_weights_beside_the_model_do_not_stop_a_chat(name: str, made: dict[s
         assert report.token_ids == plain.token_ids
         assert GOODS[name].method not in report.drafters
     assert len(chat.notices) == 1 and re.search("whole numbers.* Going on without it", chat.notices[0])
-    drafters = chat.engine.model.talk.drafters.values() if chat.engine.model is not None else ()
-    assert {part for drafter in drafters for part in drafter.parts} == {"prompt_lookup", "suffix"}
+    drafters = chat.engine.model.talk.drafters if chat.engine.model is not None else ()
+    assert {drafter.name for drafter in drafters} == {"prompt_lookup", "suffix"}
 
 
 # ---------------------------------------------------------------------------------------------------- a corpus

@@ -28,6 +28,7 @@ from outrider.core.base.protocol import (
     Step,
 )
 from outrider.core.service import Service
+from outrider.core.session.pool import Wanted
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)]
 
@@ -147,7 +148,8 @@ def test_each_drafter_takes_over_from_each_other_one(kind: str, tmp_path: Path) 
     desk = Desk(ModelChoice(model=str(folder), dtype="fp32", device="cpu", context=CONTEXT), choices)
     notes: list[str] = []
     loaded = desk.engine.load(desk.model, 0, desk.events.append, lambda: False)
-    loaded.talk.drafters["listener", None] = toys.guard(toys.Listener(), notes=notes)  # fails where it misses a token
+    listener = toys.guard(toys.Listener(), notes=notes)  # fails where it misses a token
+    loaded.talk.drafters.put(Wanted("listener"), listener)
     choices["listener"] = DrafterChoice(name="listener", tokens=DRAFT)
     try:
         for text in TEXTS:

@@ -17,9 +17,10 @@ from statistics import median
 
 from toys import tree
 
-from outrider.core.policy.policy import LADDER, Candidate, Choice, Outcome, Policy
+from outrider.core.policy.decisions import Candidate, Choice, Drafted, Judged, Outcome, UpcomingRound
+from outrider.core.policy.policy import ALONE, LADDER, Policy
 from outrider.core.policy.shadows import Scored
-from outrider.core.session.composite import OPEN, WATCHED
+from outrider.core.session.pool import OPEN, WATCHED
 
 Noise = Callable[[random.Random], float]
 Level = Callable[[int], float]
@@ -142,11 +143,11 @@ class Player:
     ) -> tuple[float, int, Choice]:
         policy, machine = self.policy, self.machine
         asked = 0
-        choice = policy.chosen
-        if policy.begin(trace.phases[place], place) and most:
+        now = UpcomingRound(trace.phases[place], place)
+        choice = policy.choose(now, lambda: self._candidates(trace, place, most))
+        if choice.what not in ALONE and most:
             free = [name for name in trace.offers if name not in machine.drafters]
             asked = len(free)
-            choice = policy.choose(self._candidates(trace, place, most))
             for name in free:
                 one = trace.offers[name][place]
                 waiting = sum(name == other for other, *_ in shadows)
@@ -154,7 +155,6 @@ class Player:
                     shadows.append(
                         (name, place, Offered(min(one.tokens, WATCHED), min(one.right, WATCHED), one.confidence))
                     )
-        choice = policy.chosen
         offered = trace.offers[choice.name][place] if choice.tokens else Offered(0, 0)
         proposed = min(choice.tokens, offered.tokens, most)
         accepted = min(proposed, offered.right)
@@ -163,7 +163,7 @@ class Player:
         own, rows = machine.draft(choice.name, choice.tokens), machine.cost(proposed + 1)
         drafting, rest = own * factor, rows * factor
         if choice.name in machine.drafters and proposed:
-            policy.costs.drafting(choice.name).saw(proposed, drafting)
+            policy.learn(Drafted(choice.name, proposed, drafting))
         sure = offered.confidence[:proposed] if offered.confidence else None
         made = Outcome(
             choice.name if choice.tokens else "none", proposed, accepted, drafting, rest, place, confidence=sure
@@ -186,7 +186,7 @@ class Player:
         for waiting in list(shadows):
             name, at, one = waiting
             if place > at + one.right or place >= at + one.tokens:
-                self.policy.heard(name, Scored(one.tokens, one.right), one.confidence)
+                self.policy.learn(Judged(name, Scored(one.tokens, one.right), one.confidence))
                 shadows.remove(waiting)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from outrider.core.base.errors import OutriderError
 from outrider.core.base.protocol import DrafterChoice, Report
 from outrider.core.drafting import Context, Draft, Drafter, ModelInfo, Needs, Shape, Stateless, Step
-from outrider.core.drafting.registry import GuardedDrafter, Rider
+from outrider.core.drafting.registry import Rider
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block, Weights
 from outrider.core.model.blocks.mlp import Dense
@@ -31,7 +31,9 @@ from outrider.core.policy.policy import Policy
 from outrider.core.sampling.draft_tree import DraftTree
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.answer import Answer, Order
+from outrider.core.session.composite import Composite
 from outrider.core.session.conversation import Conversation
+from outrider.core.session.pool import PooledDrafter, Wanted
 
 GREEDY = Settings(temperature=0)
 SAMPLED = Settings(temperature=1.0, top_p=1.0)
@@ -133,9 +135,9 @@ class Still:
 
 def guard(
     drafter: Drafter, *, trusted: bool = True, notes: list[str] | None = None, name: str = "toy"
-) -> GuardedDrafter:
+) -> PooledDrafter:
     """A drafter as the engine holds it."""
-    guarded = GuardedDrafter(name, drafter, trusted, (notes if notes is not None else []).append)
+    guarded = PooledDrafter(name, drafter, trusted, (notes if notes is not None else []).append)
     guarded.reset()
     return guarded
 
@@ -162,8 +164,10 @@ def answer(
 ) -> Report:
     """One answer on `talk`, drafted by `drafters` (by name where the test switches)."""
     table = drafters if isinstance(drafters, dict) else {"toy": drafters}
-    for number, guarded in enumerate(g for g in table.values() if g is not None):
-        talk.drafters.setdefault((guarded.name, str(number)), guarded)
+    for rider in table.values():
+        for part in rider._parts if isinstance(rider, Composite) else [rider]:
+            if isinstance(part, PooledDrafter):
+                talk.drafters.put(Wanted(part.name, str(id(part))), part)
 
     def choose(choice: DrafterChoice) -> Rider | None:
         return table[choice.name]

@@ -93,7 +93,7 @@ def served(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> tuple[Faile
     monkeypatch.setattr(service, "send", sent.append)
     service._serve(Generate(7, ModelChoice(), prompt="x", drafter=DrafterChoice()))
     (failed,) = sent
-    assert isinstance(failed, Failed) and failed.request == 7 and service._running is None
+    assert isinstance(failed, Failed) and failed.request == 7 and not service._older
     return failed, done
 
 

@@ -80,7 +80,6 @@ def same(decoder: Decoder, like: TargetModel, prompt: list[int], settings: Setti
     for name, make in drafters(want, prompt, plain.vocab).items():
         drafter = make()
         guarded = None if drafter is None else toys.guard(drafter)
-        talk.drafters.clear()
         events, began = list[Any](), time.perf_counter()
         got = toys.answer(talk, prompt, guarded, settings=settings, events=events)
         assert got.token_ids == want, name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +92,16 @@ def checked(engine: Engine, folder: Path, *names: str, **more: Any) -> dict[str,
 
 def mislead(monkeypatch: pytest.MonkeyPatch, other: Callable[[int], int], at: int = 0) -> None:
     """From the `at`-th checked draft on the engine says another token than the target's own."""
-    honest, seen = rounds.accept.match, [0]
+    honest, seen = rounds.accept, [0]
 
     def careless(*words: Any, **more: Any) -> Any:
-        verdict = honest(*words, **more)
+        taken = honest(*words, **more)
         seen[0] += bool(len(words[1]))
-        return verdict._replace(token=other(verdict.token)) if len(words[1]) and seen[0] > at else verdict
+        if not len(words[1]) or seen[0] <= at:
+            return taken
+        return replace(taken, tokens=torch.tensor([*taken.tokens[:-1], other(int(taken.tokens[-1]))]))
 
-    monkeypatch.setattr(rounds.accept, "match", careless)
+    monkeypatch.setattr(rounds, "accept", careless)
 
 
 @pytest.mark.parametrize("exact", [None, 4])

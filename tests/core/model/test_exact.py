@@ -98,7 +98,6 @@ def answered(talk: Conversation, ids: list[int], drafter: Drafter | None, **more
         first = len(talk.tokens) - len(done.tokens)
         rows.update({first + index: done.logits[row].clone() for index, row in enumerate(done.rows)})
 
-    talk.drafters.clear()
     guarded = None if drafter is None else toys.guard(drafter)
     report = toys.answer(talk, ids, guarded, watch=watch, **more)
     assert guarded is None or not guarded.failed

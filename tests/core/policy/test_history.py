@@ -13,8 +13,9 @@ from outrider.core.base import paths
 from outrider.core.base.protocol import DrafterRow, ModelChoice
 from outrider.core.model.model import TargetModel
 from outrider.core.policy import history
+from outrider.core.policy.decisions import Candidate, Drafted, Outcome, UpcomingRound
 from outrider.core.policy.history import History
-from outrider.core.policy.policy import Outcome, Policy
+from outrider.core.policy.policy import Policy
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler
 from outrider.core.session import calibration
@@ -41,9 +42,9 @@ def learnt() -> Policy:
     for rows in (1, 8):
         policy.calibrate(rows, 0.01 * rows)
     policy.costs.lean_by(1e-6, 1e-7)
-    policy.costs.drafting("d").saw(4, 0.02)
+    policy.learn(Drafted("d", 4, 0.02))
     for _ in range(20):
-        policy.begin("prose", 0)
+        policy.choose(UpcomingRound(), lambda: (Candidate("d", 4),))
         policy.learn(Outcome("d", 4, 3, 0.02, 0.03))
     return policy
 

@@ -13,13 +13,14 @@ from toys import tree
 from outrider.core.base.protocol import DrafterChoice, DrafterRow
 from outrider.core.policy.acceptance import ALL, PRIOR, TRUST, Acceptance
 from outrider.core.policy.costs import Costs, Drafting
+from outrider.core.policy.decisions import Candidate, Choice, Drafted, Judged, Outcome, UpcomingRound
 from outrider.core.policy.metering import EVERY, LEARNING, LEAST, MOVED
-from outrider.core.policy.policy import AWAY, KNOWN, LADDER, MARGIN, PROBE_FIRST, Candidate, Outcome, Policy
+from outrider.core.policy.policy import ALONE, AWAY, KNOWN, LADDER, MARGIN, PROBE_FIRST, Policy
 from outrider.core.policy.shadows import Scored
 from outrider.core.policy.why import AGAIN, Telling, measured, words
 from outrider.core.sampling.draft_tree import DraftTree
 from outrider.core.session.engine import Engine
-from outrider.core.session.failures import Failures
+from outrider.core.session.pool import DrafterPool
 
 
 def machine(per_row: float = 0.05, policy: Policy | None = None) -> Policy:
@@ -28,6 +29,16 @@ def machine(per_row: float = 0.05, policy: Policy | None = None) -> Policy:
     for rows in (1, 2, 4, 8, 17, 33):
         made.calibrate(rows, 1.0 + per_row * (rows - 1))
     return made
+
+
+def choose(policy: Policy, *candidates: Candidate, phase: str = "prose", **more: Any) -> Choice:
+    """What a policy chooses for the next round."""
+    return policy.choose(UpcomingRound(phase, **more), lambda: candidates)
+
+
+def budget(policy: Policy, name: str, most: int, *, line: int | None = None, **more: Any) -> int:
+    """Tokens of a drafter that rides alone."""
+    return choose(policy, Candidate(name, most, line=line), **more).tokens
 
 
 def ride(
@@ -43,7 +54,7 @@ def ride(
     """Lengths that a lone drafter was asked for, whose tokens are right with that chance."""
     luck, lengths = random.Random(seed), []
     for _ in range(rounds):
-        tokens = policy.budget(name, LADDER[-1]) if policy.begin(phase, 0) else 0
+        tokens = budget(policy, name, LADDER[-1], phase=phase)
         accepted = 0
         while accepted < tokens and luck.random() < chance:
             accepted += 1
@@ -88,91 +99,80 @@ def test_probes_keep_to_their_share_of_the_time() -> None:
 def test_a_pinned_length_is_taken_as_it_is() -> None:
     policy = machine(5.0)
     for _ in range(20):
-        assert policy.begin("prose", 0, pinned=5)
-        assert [policy.budget("d", most) for most in (8, 3, 0)] == [5, 3, 0]
+        assert [budget(policy, "d", most, pinned=5) for most in (8, 3, 0)] == [5, 3, 0]
 
 
 def test_without_parking_a_losing_drafter_rides_on() -> None:
     policy = machine(1.0)
     ride(policy, 0.05, 100, per_row=1.0)
-    assert policy.begin("prose", 0, park=False)
-    assert policy.budget("d", 8) >= 1
+    assert budget(policy, "d", 8, park=False) >= 1
 
 
 def test_what_a_plain_pass_costs_is_asked_first() -> None:
     policy = Policy()
-    assert not policy.begin("prose", 0)
-    assert policy.chosen.what == "first"
+    assert policy.choose(UpcomingRound(), lambda: 1 / 0).what == "first"  # type: ignore[arg-type, return-value]
 
 
 def test_the_better_of_two_offers() -> None:
     policy = machine()
     for _ in range(40):
-        policy.heard("bad", Scored(4, 0), None)
-        policy.heard("good", Scored(4, 4), None)
-    policy.begin("prose", 0)
-    choice = policy.choose([Candidate("bad", 8, offer(8)), Candidate("good", 8, offer(4))])
+        policy.learn(Judged("bad", Scored(4, 0)))
+        policy.learn(Judged("good", Scored(4, 4)))
+    choice = choose(policy, Candidate("bad", 8, offer(8)), Candidate("good", 8, offer(4)))
     assert (choice.name, choice.tokens, choice.what) == ("good", 4, "ride")
     assert choice.gain > MARGIN
 
 
 def test_what_is_no_candidate_has_no_say() -> None:
     policy = machine()
-    policy.begin("prose", 0)
-    assert policy.choose([]).what == "silent"
-    assert policy.choose([Candidate("d", 0)]).tokens == 0
+    assert choose(policy).what == "silent"
+    assert choose(policy, Candidate("d", 0)).tokens == 0
 
 
 def test_who_is_far_behind_must_be_worth_it() -> None:
     policy = machine()
     for _ in range(30):
-        policy.heard("d", Scored(2, 1), None)
+        policy.learn(Judged("d", Scored(2, 1)))
     costs = policy.costs.drafting("d")
     costs.caught_up(10, 10.0)
-    policy.begin("prose", 0)
-    near, far = (policy.choose([Candidate("d", 2, behind=behind)]).gain for behind in (0, 300))
+    near, far = (choose(policy, Candidate("d", 2, behind=behind)).gain for behind in (0, 300))
     assert far < near
 
 
 def test_an_offer_is_cut_where_it_is_not_sure_any_more() -> None:
     policy, luck = machine(0.1), random.Random(0)
     for _ in range(400):  # the first half of an offer is right, and the drafter knows
-        policy.heard("d", Scored(8, 4 if luck.random() < 0.9 else 0), [0.95] * 4 + [0.05] * 4)
-    policy.begin("prose", 0)
-    choice = policy.choose([Candidate("d", 8, tree(range(8), confidence=[0.95] * 4 + [0.05] * 4))])
+        policy.learn(Judged("d", Scored(8, 4 if luck.random() < 0.9 else 0), [0.95] * 4 + [0.05] * 4))
+    choice = choose(policy, Candidate("d", 8, tree(range(8), confidence=[0.95] * 4 + [0.05] * 4)))
     assert choice.tokens == 4
 
 
 def test_a_tree_counts_every_branch() -> None:
     policy = machine(0.01)
     for _ in range(30):
-        policy.heard("d", Scored(2, 1), None)
-    policy.begin("prose", 0)
-    chain = policy.choose([Candidate("d", 2, tree((0, 1)))])
-    bushy = policy.choose([Candidate("d", 2, tree((0, 0), (-1, -1)))])
+        policy.learn(Judged("d", Scored(2, 1)))
+    chain = choose(policy, Candidate("d", 2, tree((0, 1))))
+    bushy = choose(policy, Candidate("d", 2, tree((0, 0), (-1, -1))))
     assert bushy.expected > chain.expected
 
 
 def test_drafting_stops_where_a_token_costs_more_than_it_promises() -> None:
     policy = machine(0.1)
     for _ in range(100):
-        policy.heard("d", Scored(4, 2), [0.9, 0.9, 0.1, 0.1])
-    policy.begin("prose", 0)
-    assert policy.budget("d", 8) >= 3  # it is let go as far as it wants
+        policy.learn(Judged("d", Scored(4, 2), [0.9, 0.9, 0.1, 0.1]))
+    assert budget(policy, "d", 8) >= 3  # it is let go as far as it wants
     assert policy.go_on(0, 0.9) and policy.more(1) and policy.go_on(1, 0.9)
     assert not policy.more(2)  # by what tokens at that depth were worth
     assert not policy.go_on(2, 0.02)
-    policy.begin("prose", 0, pinned=8)
-    policy.budget("d", 8)
+    budget(policy, "d", 8, pinned=8)
     assert policy.go_on(2, 0.02) and policy.more(2)
 
 
 def test_a_token_that_is_there_needs_less_than_one_that_is_to_be_made() -> None:
     policy = machine(0.3)
     for _ in range(100):
-        policy.heard("d", Scored(3, 2), [0.6, 0.6, 0.6])
-    policy.begin("prose", 0)
-    assert policy.budget("d", 8) >= 1
+        policy.learn(Judged("d", Scored(3, 2), [0.6, 0.6, 0.6]))
+    assert budget(policy, "d", 8) >= 1
     worth = [at / 100 for at in range(1, 100) if policy.go_on(0, at / 100)]
     assert worth and worth[0] < 0.3  # the pass alone gets longer
     policy._survival = 0.3
@@ -405,10 +405,9 @@ def test_costs_are_remembered_and_nonsense_is_not() -> None:
 def test_the_choice_in_words() -> None:
     policy = machine(0.5)
     for _ in range(40):
-        policy.heard("d", Scored(2, 2), None)
-    policy.begin("prose", 0)
+        policy.learn(Judged("d", Scored(2, 2)))
     assert (
-        words(policy.choose([Candidate("d", 2, offer(2))]))
+        words(choose(policy, Candidate("d", 2, offer(2))))
         == "d, 2 tokens: 2.9 tokens a pass at 2.0x the cost; 1.5x expected"
     )
     ride(policy, 0.0, 100, per_row=0.5)
@@ -419,15 +418,14 @@ def test_the_choice_in_words() -> None:
 
 def test_only_news_is_told() -> None:
     policy, telling = machine(), Telling()
-    policy.begin("prose", 0)
-    policy.choose([Candidate("d", 4, offer(1))])
+    choose(policy, Candidate("d", 4, offer(1)))
     assert telling.news(policy.chosen)
     assert [telling.news(policy.chosen) for _ in range(3)] == [""] * 3
-    policy.choose([Candidate("d", 4, offer(2))])
+    choose(policy, Candidate("d", 4, offer(2)))
     if policy.chosen.tokens == 2:
         assert telling.news(policy.chosen) == ""
         assert any(telling.news(policy.chosen) for _ in range(AGAIN))
-    policy.choose([])
+    choose(policy)
     assert telling.news(policy.chosen) == "plain: no drafter has a guess"
 
 
@@ -446,9 +444,8 @@ def drafted(policy: Policy, name: str, chance: float, cost: float, rounds: int, 
     luck = random.Random(4)
     for _ in range(rounds):
         accepted = next((depth for depth in range(2) if luck.random() > chance), 2)
-        policy.begin(phase, 0, pinned=2)
-        policy.choose([Candidate(name, 2)])
-        policy.costs.drafting(name).saw(2, cost)
+        budget(policy, name, 2, phase=phase, pinned=2)
+        policy.learn(Drafted(name, 2, cost))
         policy.learn(Outcome(name, 2, accepted, cost, 1.1, 0))
 
 
@@ -475,9 +472,8 @@ def test_auto_does_without_it_and_its_name_brings_it_back() -> None:
         DrafterRow(name="d", usable=True, fit="exact", where="shipped"),
     ]
     policy, engine = machine(), Engine()
-    model: Any = SimpleNamespace(
-        rows=rows, policy=policy, talk=SimpleNamespace(target=SimpleNamespace(info=None)), failures=Failures()
-    )
+    talk = SimpleNamespace(target=SimpleNamespace(info=None), drafters=DrafterPool())
+    model: Any = SimpleNamespace(rows=rows, policy=policy, talk=talk)
 
     def riders(name: str) -> tuple[str, ...]:
         return engine._riders(model, DrafterChoice(name=name), None, None)[0]
@@ -500,14 +496,12 @@ def test_a_drafter_that_loses_is_looked_at_now_and_then() -> None:
     drafted(policy, "d", 0.0, 0.8, 60)
     asked = 0
     for _ in range(64):
-        if not policy.begin("prose", 0):
+        if choose(policy, Candidate("free", 2, offer(2, 1.0, 1.0)), Candidate("d", 4)).what in ALONE:
             continue
-        free = Candidate("free", 2, offer(2, 1.0, 1.0))
-        policy.choose([free, Candidate("d", 4)])
         asked += policy._arms["d"].away in (0, AWAY)
         assert policy.chosen.name == "free" or policy.chosen.what == "probe"
     assert asked < 32
-    policy.begin("code", 0)
+    choose(policy, phase="code")
     assert not policy._arms["d"].away
 
 
@@ -587,8 +581,28 @@ def test_a_chain_that_ends_itself_does_not_become_a_tree() -> None:
     for line, tokens in ((None, 8), (12, 8), (6, 6), (4, 4)):
         policy = machine(per_row=0.2)
         for _ in range(120):
-            policy.begin("prose", 0)
-            policy.budget("eagle", 16)
+            budget(policy, "eagle", 16)
             policy.learn(Outcome("eagle", 4, 3, 0.0, 1.8, confidence=[0.9, 0.8, 0.7, 0.6]))
-        policy.begin("prose", 0)
-        assert policy.budget("eagle", 16, line=line) == tokens
+        while (made := choose(policy, Candidate("eagle", 16, line=line))).what == "meter":
+            policy.learn(Outcome("none", 0, 0, 0.0, 1.0))
+        assert made.tokens == tokens
+
+
+# ---------------------------------------------------------------------------------------------------- questions
+
+
+def test_questions_change_nothing() -> None:
+    """What others may ask, between rounds or within one, leaves the policy as it was: it goes on as one that was not asked."""
+    asked, left = machine(), machine()
+    lengths: list[list[int]] = [[], []]
+    for turn in range(12):
+        for policy, found in zip((asked, left), lengths, strict=True):
+            found += ride(policy, 0.7, 10, seed=turn, phase=("prose", "code")[turn % 2])
+        before = asked._now, asked.chosen, asked.wait
+        asked.pays("d")
+        asked.pays("unheard of")
+        asked.likeliest([Candidate("d", 8), Candidate("nobody", 4), Candidate("free", 2, offer(2))])
+        asked.dump()
+        assert (asked._now, asked.chosen, asked.wait) == before and set(asked._arms) == {"d"}
+    assert lengths[0] == lengths[1]
+    assert asked.dump() == left.dump()

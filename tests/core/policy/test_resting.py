@@ -5,7 +5,8 @@ import random
 import pytest
 from toys import tree
 
-from outrider.core.policy.policy import Candidate, Outcome, Policy
+from outrider.core.policy.decisions import Candidate, Outcome, UpcomingRound
+from outrider.core.policy.policy import ALONE, Policy
 from outrider.core.policy.resting import KNOWN, LOOK, NAP, STALE, Resting
 
 PLAIN = 0.010
@@ -89,11 +90,10 @@ def losing(policy: Policy, phase: str, rounds: int, *, park: bool = True) -> lis
     """What a policy chose while a silent drafter made every round a tenth longer."""
     chosen = []
     for _ in range(rounds):
-        asked = policy.begin(phase, 100, park=park)
-        if asked:
-            policy.choose([Candidate("suffix", 4, tree(range(4)))])
-        chosen.append(policy.chosen.what)
-        drafted = policy.chosen.tokens
+        now = UpcomingRound(phase, 100, park=park)
+        choice = policy.choose(now, lambda: (Candidate("suffix", 4, tree(range(4))),))
+        chosen.append(choice.what)
+        drafted, asked = choice.tokens, choice.what not in ALONE
         policy.learn(Outcome("suffix" if drafted else "none", drafted, 0, 0.001 * asked, PLAIN))
     return chosen
 
@@ -103,7 +103,7 @@ def test_a_policy_rests_and_looks_again() -> None:
     policy.calibrate(1, PLAIN)
     policy.calibrate(8, 2 * PLAIN)
     for _ in range(KNOWN):
-        policy.off()
+        policy.choose(UpcomingRound(), None)
         policy.learn(Outcome("none", 0, 0, 0.0, PLAIN))
     chosen = losing(policy, "prose", 200)
     assert chosen.count("rest") > 100
@@ -118,6 +118,6 @@ def test_who_was_named_does_not_rest() -> None:
     policy = Policy()
     policy.calibrate(1, PLAIN)
     for _ in range(KNOWN):
-        policy.off()
+        policy.choose(UpcomingRound(), None)
         policy.learn(Outcome("none", 0, 0, 0.0, PLAIN))
     assert "rest" not in losing(policy, "prose", 200, park=False)

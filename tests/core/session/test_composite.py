@@ -15,14 +15,15 @@ from luck import Luck
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Stateless, Step
-from outrider.core.drafting.registry import GuardedDrafter
-from outrider.core.policy.policy import Candidate, Choice, Policy
+from outrider.core.policy.decisions import Candidate, Choice, Judged, UpcomingRound
+from outrider.core.policy.policy import Policy
 from outrider.core.policy.shadows import Scored
 from outrider.core.sampling import accept
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler
 from outrider.core.session.composite import Composite
 from outrider.core.session.conversation import Conversation
+from outrider.core.session.pool import PooledDrafter
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 LENGTH = 120
@@ -96,13 +97,13 @@ class Noted(Stateless):
         self.heard = []
 
 
-def guard(name: str, drafter: Stateless, notes: list[str] | None = None, *, free: bool = False) -> GuardedDrafter:
-    made = GuardedDrafter(name, drafter, True, (notes if notes is not None else []).append)
+def guard(name: str, drafter: Stateless, notes: list[str] | None = None, *, free: bool = False) -> PooledDrafter:
+    made = PooledDrafter(name, drafter, True, (notes if notes is not None else []).append)
     made.free = free
     return made
 
 
-def ride(parts: list[GuardedDrafter], made: Policy | None = None) -> tuple[list[int], Counter[str]]:
+def ride(parts: list[PooledDrafter], made: Policy | None = None) -> tuple[list[int], Counter[str]]:
     made = made or policy()
     report = toys.answer(
         Conversation(toys.target()), PROMPT, Composite(parts, made), limit=LENGTH, policy=made, tokens=None
@@ -152,9 +153,9 @@ def test_where_one_that_was_asked_is_silent_the_next_drafts_in_the_same_round(tr
     parts = [guard("mute", Silent()), guard("good", toys.Knows(len(PROMPT), truth), free=True)]
     both = Composite(parts, made)
     for _ in range(30):
-        made.heard("mute", Scored(8, 8), None)
-    made.begin("prose", 0)
+        made.learn(Judged("mute", Scored(8, 8)))
     context = Context([*PROMPT, *truth[:1]], 4, False, *_unused())
+    assert both.choose(UpcomingRound(), context, 48).name == "mute"
     draft = both.propose(context, 48)
     assert draft is not None and both.riding == "good"
 
@@ -313,9 +314,10 @@ class Draws(Stateless):
 class Scripted(Policy):
     """Chooses by what is offered alone: long offers, then whoever draws, then short offers."""
 
-    def choose(self, candidates):
+    def choose(self, now, candidates, *, instead=False):
+        assert candidates is not None
         order = sorted(
-            candidates, key=lambda one: (one.offer is not None and one.most < 2, one.offer is None, one.name)
+            candidates(), key=lambda one: (one.offer is not None and one.most < 2, one.offer is None, one.name)
         )
         self.chosen = Choice("ride", order[0].name, order[0].most) if order else Choice("silent")
         return self.chosen
@@ -338,8 +340,8 @@ class Streams:
 class Careless(Composite):
     """Lets the next one keep its `probs` where another was silent."""
 
-    def _ask(self, part, context: Context, vocab: int, *, trees: bool) -> Draft | None:
-        return super()._ask(part, replace(context, probs=True), vocab, trees=trees)
+    def _ask(self, part, context: Context, vocab: int) -> Draft | None:
+        return super()._ask(part, replace(context, probs=True), vocab)
 
 
 RIDERS = {
@@ -351,7 +353,7 @@ RIDERS = {
 
 
 @pytest.mark.parametrize("riders", RIDERS.values(), ids=RIDERS)
-def test_choosing_among_drafters_keeps_the_law(riders: list[GuardedDrafter]) -> None:
+def test_choosing_among_drafters_keeps_the_law(riders: list[PooledDrafter]) -> None:
     """Exact: every draw and every coin of the rejection rule is taken, over two tokens behind each text."""
     assert error(Composite(riders, Scripted())) < 1e-12
 
@@ -382,6 +384,7 @@ def _played(both: Composite, start: int, sampler: Sampler, luck: Luck) -> tuple[
     text: tuple[int, ...] = (start,)
     while len(text) <= DEPTH:
         context = Context(list(text), 2, True, sampler.chain, sampler.distribution, Streams(luck).stream)
+        both.choose(UpcomingRound(), context, V)
         draft = both.propose(context, V) or accept.NO_DRAFT
         rows = [chance((*text, *draft.ids[:at])).log() for at in range(1 + len(draft))]
         verdict = accept.rejection(torch.stack(rows), draft, sampler, len(text), luck)  # type: ignore[arg-type]
@@ -393,12 +396,12 @@ def test_the_policy_is_told_who_stands_where() -> None:
     seen: list[list[Candidate]] = []
 
     class Listening(Scripted):
-        def choose(self, candidates):
-            seen.append(list(candidates))
-            return super().choose(candidates)
+        def choose(self, now, candidates, *, instead=False):
+            seen.append(list(candidates()))
+            return super().choose(now, candidates)
 
     both = Composite([guard("copies", Copies(), free=True), guard("mute", Silent())], Listening())
-    both.propose(Context([1], 2, False, *_unused()), V)
+    both.choose(UpcomingRound(), Context([1], 2, False, *_unused()), V)
     (first, second), *_ = seen
     assert (first.name, first.most, list(first.offer.depths)) == ("copies", 2, [0, 1])  # type: ignore[union-attr]
     assert (second.name, second.offer, second.most) == ("mute", None, 1)

@@ -20,7 +20,6 @@ from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Statel
 from outrider.core.policy.policy import Policy
 from outrider.core.session.conversation import Conversation
 from outrider.core.session.engine import Engine
-from outrider.core.session.failures import Failures
 
 LOADED: list[str] = []  # names of what was read
 ALIVE: list[weakref.ref[Any]] = []
@@ -110,9 +109,7 @@ def model(*names: str) -> Any:
         DrafterRow(name=name, usable=True, fit="exact", where="shipped", gain=1.0 + number)
         for number, name in enumerate(names)
     ]
-    return SimpleNamespace(
-        rows=rows, policy=Policy(), talk=Conversation(toys.target()), failures=Failures(), refused=[], choice=None
-    )
+    return SimpleNamespace(rows=rows, policy=Policy(), talk=Conversation(toys.target()), refused=[], choice=None)
 
 
 def ask(engine: Engine, here: Any, name: str, notes: list[str] | None = None, **options: Any) -> registry.Rider | None:
@@ -159,12 +156,16 @@ def test_so_is_one_that_could_not_be_loaded() -> None:
     assert len(LOADED) == 2
 
 
-def test_of_several_those_loaded_before_the_failing_one_are_closed() -> None:
+def test_of_several_those_loaded_before_the_failing_one_are_kept_and_closed_with_the_rest() -> None:
     engine, here = Engine(), model("breaks", "good", "unreadable")
     assert engine._riders(here, DrafterChoice(name="composite"), None, None)[0][-1] == "unreadable"
+    engine.model = here
     with pytest.raises(DrafterError):
         ask(engine, here, "composite")
-    assert sorted(CLOSED) == sorted(LOADED[:-1]) and LOADED[-1] == "unreadable" and len(LOADED) > 1
+    assert LOADED[-1] == "unreadable" and len(LOADED) > 1 and not CLOSED
+    assert ask(engine, here, "good") is not None and LOADED.count("good") == 1
+    engine.unload()
+    assert sorted(CLOSED) == sorted(set(LOADED) - {"unreadable"})
 
 
 def test_auto_goes_on_without_it_and_says_so_once() -> None:
@@ -172,16 +173,17 @@ def test_auto_goes_on_without_it_and_says_so_once() -> None:
     rider = ask(engine, here, "auto", notes)
     assert rider is not None and rider.parts == ("good",)
     assert ask(engine, here, "auto", notes) is rider
-    assert LOADED.count("unreadable") == 1 and len(notes) == 1
-    assert LOADED.count("good") - CLOSED.count("good") == 1
+    assert sorted(LOADED) == ["good", "unreadable"] and len(notes) == 1 and not CLOSED
 
 
-def test_an_interrupt_while_loading_closes_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_there_is_closed_after_an_interrupt_while_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, here = Engine(), model("good", "breaks")
+    engine.model = here
     monkeypatch.setattr(Breaks, "load", lambda *some: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         ask(engine, here, "auto")
-    assert CLOSED == ["good"]
+    engine.unload()
+    assert LOADED == CLOSED == ["good"]
 
 
 @pytest.mark.parametrize(

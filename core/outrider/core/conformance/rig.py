@@ -21,6 +21,7 @@ from outrider.core.sampling.noise import Noise, gumbel
 from outrider.core.sampling.sample import Sampler, Settings
 from outrider.core.session.answer import Answer, Order
 from outrider.core.session.conversation import Conversation
+from outrider.core.session.pool import PooledDrafter, Wanted
 
 GREEDY = Settings(temperature=0)
 ANSWER = 32  # tokens
@@ -147,7 +148,7 @@ class Ride:
     ) -> None:
         self._notes: list[str] = []
         self.watch = Watch(inner, twice=twice, device=device)
-        self.rider = GuardedDrafter(name, self.watch, trusted, self._notes.append)
+        self.rider = PooledDrafter(name, self.watch, trusted, self._notes.append)
         if not keep:
             self.rider.reset()
 
@@ -194,7 +195,7 @@ class Rig:
         talk = talk or self.talk()
         tokens = None if ride is None else ride.width
         if ride is not None:
-            talk.drafters["drafter", None] = ride.rider
+            talk.drafters.put(Wanted("drafter"), ride.rider)
         choices = {name: DrafterChoice(name=name, tokens=tokens) for name in ("drafter", "none")}
         first = "none" if ride is None or ask.switches else "drafter"
         order = Order(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from inspect import getattr_static
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from outrider.core.base.errors import DrafterError, ModelError, OutriderError, UsageError
 from outrider.core.base.model_info import ModelInfo
@@ -181,14 +181,22 @@ def survey(info: ModelInfo, weights: str | None = None) -> list[DrafterRow]:
     return sorted(rows, key=lambda one: (FITS.index(one.fit), one.name))
 
 
-def load(name: str, target: Target, options: Mapping[str, object], report: Callable[[str], None]) -> GuardedDrafter:
+def load(
+    name: str,
+    target: Target,
+    options: Mapping[str, object],
+    report: Callable[[str], None],
+    guard: type[GuardedDrafter] | None = None,
+) -> GuardedDrafter:
     """Load a drafter by method name. Raises DrafterError if it is unknown, does not fit, or fails to load."""
     with watching(name, "loading", report, SLOW_LOAD, trusted(name)):
         made = build(name, target, options)
         problem = _guarded(f"Loading the drafter {name}", lambda: announced.flaw(made, target.info.layers))
         if problem:
             raise DrafterError(f"The drafter {name} announces {problem}.", f"Update {named(name).distribution}.")
-        return _guarded(f"Loading the drafter {name}", lambda: GuardedDrafter(name, made, trusted(name), report))
+        return _guarded(
+            f"Loading the drafter {name}", lambda: (guard or GuardedDrafter)(name, made, trusted(name), report)
+        )
 
 
 def build(name: str, target: Target, options: Mapping[str, object]) -> Drafter:
@@ -265,42 +273,37 @@ class Rider(Protocol):
     """What rides along: one guarded drafter, or several that compete. Nothing of it raises."""
 
     name: str
-    known: int  # tokens it has been told of
     trusted: bool
     device: bool
     free: bool  # may be asked at any time, for next to nothing
     block: bool  # makes all tokens of a draft at once
     line: int | None  # tokens up to which its drafts are chains, where longer ones are trees
-    chooses: bool  # settles by itself how many tokens it drafts, of those it is allowed
     needs: Needs
     shape: Shape
 
     @property
-    def failed(self) -> bool:
-        """Whether it has been switched off."""
-        ...
+    def known(self) -> int: ...  # tokens it has been told of, or will have been when it is asked
+
+    @known.setter
+    def known(self, tokens: int) -> None: ...
 
     @property
-    def riding(self) -> str:
-        """Who made the last draft."""
-        ...
+    def failed(self) -> bool: ...  # whether it has been switched off
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """All that may draft."""
-        ...
+    def riding(self) -> str: ...  # who made the last draft
+
+    @property
+    def parts(self) -> tuple[str, ...]: ...  # all that may draft
 
     def reset(self) -> None:
         """Forget the conversation."""
-        ...
 
     def advance(self, step: Step) -> None:
         """Hear what became true."""
-        ...
 
     def rewind(self, length: int) -> None:
         """Cut to `length` tokens."""
-        ...
 
     def lacking(self, newest: int) -> int:
         """How many of the newest tokens have a state that it needs and was not told."""
@@ -308,7 +311,6 @@ class Rider(Protocol):
 
     def restate(self, step: Step) -> None:
         """Hear tokens once more, the newest that it knows, now with their states."""
-        ...
 
     def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
         """A checked draft, or None; without `trees` the line of its first children."""
@@ -320,19 +322,15 @@ class Rider(Protocol):
 
     def propose_device(self, nodes: int) -> Tensor | None:
         """Device form of `propose`."""
-        ...
 
     def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
         """Device form of `advance`."""
-        ...
 
     def fork(self, report: Callable[[str], None]) -> Rider | None:
         """One that follows another conversation, which begins empty, and fails by itself; None where that cannot be made."""
-        ...
 
     def close(self) -> None:
         """Free what it holds."""
-        ...
 
 
 class GuardedDrafter:
@@ -340,8 +338,6 @@ class GuardedDrafter:
 
     After its first failure it is reported, closed, and proposes nothing more.
     """
-
-    chooses = False
 
     def __init__(self, name: str, drafter: Drafter, trusted: bool, report: Callable[[str], None]) -> None:
         self.name = name
@@ -438,12 +434,12 @@ class GuardedDrafter:
         """Device form of `advance`; the host learns `known` when it reads the count."""
         self._call("advance_device", tokens, count, hidden)
 
-    def fork(self, report: Callable[[str], None]) -> GuardedDrafter | None:
+    def fork(self, report: Callable[[str], None]) -> Self | None:
         """As `Rider`."""
         made = self._call("fork")
         if made is None:
             return None
-        other = GuardedDrafter(self.name, made, self.trusted, report)
+        other = type(self)(self.name, made, self.trusted, report)
         other._shared = made is self._drafter
         other.reset()
         return other
@@ -474,10 +470,16 @@ class GuardedDrafter:
             if is_interrupt(error):
                 raise
             short = out_of_memory(error)
-            self._fail(f"ran out of memory in {phase}" if short else f"failed in {phase}: {words_of(error)}")
+            again = short and self._has_room(phase)
+            if not again:
+                self._fail(f"ran out of memory in {phase}" if short else f"failed in {phase}: {words_of(error)}")
         if short:  # the target needs it
             release()
-        return None
+        return self._call(phase, *arguments) if again else None
+
+    def _has_room(self, phase: str) -> bool:
+        """Whether memory was found for a call that ran out of it, and that may be made once more."""
+        return False
 
     def _fail(self, what: str) -> None:
         self.failed = True

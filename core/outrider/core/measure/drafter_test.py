@@ -25,6 +25,7 @@ from outrider.core.model.model import SLACK
 from outrider.core.session.answer_runs import PLAIN, Answered, Prompting, Run, parting, run_of, score
 from outrider.core.session.engine import Engine, Say, check_choice
 from outrider.core.session.loading import Model
+from outrider.core.session.pool import PooledDrafter, Wanted, load_drafter
 
 CHAIN = 8  # tokens of a draft, where it is a chain
 SURE = 2  # standard errors that are more than chance
@@ -163,12 +164,11 @@ class _Test:
     def trial(self, found: _Found, reading: Mapping[str, Any], place: tuple[int, int]) -> Trial:
         """All prompts with the drafter loaded under one reading; it is closed again. `place`: the how manieth of how many."""
         problems: list[str] = []
-        drafters, key = self._model.talk.drafters, (found.name, found.weights)
-        if (older := drafters.pop(key, None)) is not None:
-            older.close()
-        options = {**reading, **self._request.drafter.options, "weights": found.weights}
-        rider = registry.load(found.name, self._model.talk.target, options, problems.append)
-        drafters[key] = rider
+        pool, usual_one = self._model.talk.drafters, Wanted(found.name, found.weights)
+        pool.drop(usual_one)
+        wanted = Wanted(found.name, found.weights, {**reading, **self._request.drafter.options})
+        rider = load_drafter(wanted, self._model.talk.target, problems.append)
+        pool.put(usual_one, rider)
         length = self._request.drafter.tokens or usual(rider.shape)
         choice = DrafterChoice(name=found.name, weights=found.weights, tokens=length)
         tally = _Tally()
@@ -179,10 +179,10 @@ class _Test:
                 if not self._turns(prompt, choice, rider, tally):
                     break
         finally:
-            drafters.pop(key, rider).close()
+            pool.drop(usual_one)
         return tally.trial(dict(reading), " ".join(problems))
 
-    def _turns(self, prompt: BenchPrompt, choice: DrafterChoice, rider: registry.GuardedDrafter, tally: _Tally) -> bool:
+    def _turns(self, prompt: BenchPrompt, choice: DrafterChoice, rider: PooledDrafter, tally: _Tally) -> bool:
         """All turns of a prompt; False where the drafter broke."""
         known = self._plain.setdefault(prompt.id, [])
         for turn, (plain, ours) in enumerate(self._prompting.turns(prompt, [choice], known=known)):

@@ -1,5 +1,6 @@
 """Which drafter rides and how many tokens it may guess, from measured pass cost and measured acceptance.
 
+Two doors: `choose` before a round, `learn` after it and whenever a drafter was asked or an offer was judged. All else is read.
 The rate of a choice is expected tokens over expected seconds: E(K) = 1 + sum of survival to depth j, T(K) = one pass of
 K + 1 rows + drafting. "No drafting" is always one of the choices. State is pooled across the answers of one engine.
 
@@ -11,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Literal
 
 from outrider.core.sampling.draft_tree import DraftTree
 
 from .acceptance import KEEP, Acceptance, DrafterRecord
 from .confidence import Calibrated
 from .costs import Costs
+from .decisions import Candidate, Choice, Drafted, Judged, Outcome, UpcomingRound
 from .metering import MeterSchedule
 from .plain import Stalls
 from .resting import PlainRuns, Resting
-from .shadows import Scored
 
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 MARGIN, STAY = 1.03, 1.0  # what drafting must promise over plain decoding to begin, and to go on
@@ -36,54 +36,7 @@ KNOWN = 12  # drafts behind which a drafter that promises a clear loss in all ki
 SURE = 50  # verified positions from which a drafter may end its own drafts by its confidence
 
 _GAIN = attrgetter("gain")
-NONE = "none"
 ALONE = ("meter", "first", "rest", "off")  # rounds in which no drafter is asked
-What = Literal["ride", "pinned", "probe", "parked", "silent", "meter", "first", "rest", "off"]
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One drafter that might draft this round, at most `most` tokens."""
-
-    name: str
-    most: int
-    offer: DraftTree | None = None  # what a free one proposes; None: it has to be asked first
-    block: bool = False  # makes all tokens of a draft at once
-    behind: int = 0  # tokens that it has not heard of
-    line: int | None = None  # tokens up to which its drafts are chains, where longer ones are trees
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Who drafts and how many. Without tokens it is a plain pass, and `name` the one that came nearest."""
-
-    what: What
-    name: str = NONE
-    tokens: int = 0
-    expected: float = 1.0  # tokens of the pass
-    seconds: float = 0.0
-    gain: float = 1.0  # rate over that of plain decoding
-
-    @property
-    def cost(self) -> float:
-        """Time of the pass with its drafting over that of a plain one."""
-        return self.expected / self.gain
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a round gave. `depth`: of the draft, `proposed` where it was a chain; seconds of drafting and of all the rest."""
-
-    drafter: str  # who made the draft
-    proposed: int
-    accepted: int
-    drafting: float
-    rest: float
-    context: int = 0  # tokens behind the root
-    depth: int | None = None
-    kept: int | None = None  # tokens up to the answer's end, where it ended in this round
-    confidence: Sequence[float] | None = None  # of the draft's nodes, where it was a chain
-    from_exit: bool = False  # as in `Round`
 
 
 @dataclass(slots=True)
@@ -106,16 +59,6 @@ class _Arm:
 Drafters = dict[str, _Arm]
 
 
-@dataclass(slots=True)
-class _Now:
-    """The round at hand."""
-
-    phase: str = "prose"
-    context: int = 0
-    pinned: int | None = None
-    park: bool = True
-
-
 class Policy:
     """Chooses per round; learns from every round. One for each loaded target."""
 
@@ -126,7 +69,7 @@ class Policy:
         self.costs = Costs(width)
         self.chosen = Choice("off")
         self._arms: dict[str, _Arm] = {}
-        self._now = _Now()
+        self._now = UpcomingRound()
         self._riding = False
         self._decoded = self._probed = 0.0  # seconds: all, lost to probes
         self._survival = 1.0  # of the draft that is being made
@@ -138,44 +81,45 @@ class Policy:
 
     # ------------------------------------------------------------------ choosing
 
-    def begin(self, phase: str, context: int, *, pinned: int | None = None, park: bool = True) -> bool:
-        """A round begins; whether drafting is to be thought of in it at all. Else it is a plain pass, on purpose.
+    def choose(
+        self, now: UpcomingRound, candidates: Callable[[], Sequence[Candidate]] | None, *, instead: bool = False
+    ) -> Choice:
+        """The best of all (drafter, K) and of none, or a probe, or a plain pass on purpose; it is kept as `chosen`.
 
-        `pinned` is the user's own length and is taken as it is; without `park` a losing drafter rides on.
+        `candidates` is called only where drafting is thought of at all; None: there is no drafter.
+        `instead`: the one that was chosen for this round had nothing to propose.
         """
-        if phase != self._now.phase:
-            for arm in self._arms.values():
-                arm.gap, arm.wait, arm.away = PROBE_FIRST, 0, 0
-            self._resting.wake()
-        self._now = _Now(phase, context, pinned, park)
-        self._survival = 1.0
-        if pinned is not None:
-            return True
-        if not self.costs.known:
-            self.chosen = Choice("first")
-        elif park and self._resting.begins():
-            self.chosen = Choice("rest")
-        elif self.meter.due(self._plain_cost(context), context):
-            self.chosen = Choice("meter")
-        else:
-            return True
-        return False
-
-    def choose(self, candidates: Sequence[Candidate]) -> Choice:
-        """The best of all (drafter, K) and of none, or a probe; it is kept as `chosen`."""
-        there = [one for one in candidates if one.most > 0]
+        if candidates is None:
+            self.chosen = Choice("off")
+            return self.chosen
+        plain = None if instead else self._begin(now)
+        if plain is not None:
+            self.chosen = plain
+            return plain
+        there = [one for one in candidates() if one.most > 0]
         able = [one for one in there if not self._away(one)]
         if not able:
             self.chosen = self._parked if there else Choice("silent")
-        elif self._now.pinned is not None:
-            self.chosen = self._pinned(able, self._now.pinned)
+        elif now.pinned is not None:
+            self.chosen = self._pinned(able, now.pinned)
         else:
             self.chosen = self._free(able)
         return self.chosen
 
-    def budget(self, name: str, most: int, *, block: bool = False, line: int | None = None) -> int:
-        """Draft tokens of a drafter that rides alone; 0 = a plain pass."""
-        return self.choose((Candidate(name, most, block=block, line=line),)).tokens
+    def _begin(self, now: UpcomingRound) -> Choice | None:
+        """The plain pass that a round is to be on purpose, None for one in which drafting is thought of."""
+        if now.phase != self._now.phase:
+            for arm in self._arms.values():
+                arm.gap, arm.wait, arm.away = PROBE_FIRST, 0, 0
+            self._resting.wake()
+        self._now, self._survival = now, 1.0
+        if now.pinned is not None:
+            return None
+        if not self.costs.known:
+            return Choice("first")
+        if now.park and self._resting.begins():
+            return Choice("rest")
+        return Choice("meter") if self.meter.due(self._plain_cost(now.context), now.context) else None
 
     def go_on(self, depth: int, confidence: float) -> bool:
         """Whether a token at `depth` (from 0), of which the chosen drafter is so sure, should be in its draft.
@@ -229,26 +173,19 @@ class Policy:
         self.chosen = self._parked
         self._runs.missed()
 
-    def off(self) -> None:
-        """A round without any drafter begins."""
-        self.chosen = Choice("off")
-
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
         """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
-        able = [self._at(one, one.most) for one in candidates if one.most > 0]
-        return max(able, key=attrgetter("expected"), default=Choice("silent"))
+        there = [one for one in candidates if one.most > 0]
+        made = [self._at(one, one.most, self._arms.get(one.name) or _Arm()) for one in there]
+        return max(made, key=attrgetter("expected"), default=Choice("silent"))
 
     def pays(self, name: str, most: int = LADDER[5]) -> bool:
         """Whether a drafter may be worth its time, by all that is known; True until enough is."""
         arm = self._arms.get(name)
         if arm is None or min(arm.acceptance.trials, self.costs.drafting(name).n) < KNOWN:
             return True
-        now, gains = self._now, list[float]()
-        for phase in arm.acceptance.phases:
-            self._now = _Now(phase)
-            gains += [made.gain for made in self._lengths(Candidate(name, most), arm)]
-        self._now = now
-        return max(gains) >= FAR
+        one, rounds = Candidate(name, most), [UpcomingRound(phase) for phase in arm.acceptance.phases]
+        return max(made.gain for now in rounds for made in self._lengths(one, arm, now)) >= FAR
 
     @property
     def wait(self) -> int | None:
@@ -259,7 +196,7 @@ class Policy:
         return None if arm is None or not arm.wait else max(1, arm.gap - arm.wait)
 
     def _pinned(self, able: Sequence[Candidate], tokens: int) -> Choice:
-        best = max((self._at(one, min(tokens, one.most)) for one in able), key=_GAIN)
+        best = max((self._at(one, min(tokens, one.most), self._arm(one.name)) for one in able), key=_GAIN)
         return replace(best, what="pinned")
 
     def _free(self, able: Sequence[Candidate]) -> Choice:
@@ -288,30 +225,29 @@ class Policy:
     def _best(self, one: Candidate) -> Choice:
         """The length with the best rate; the shorter of equal ones."""
         arm = self._arm(one.name)
-        best = max(self._lengths(one, arm), key=_GAIN)
+        best = max(self._lengths(one, arm, self._now), key=_GAIN)
         line = one.most if one.line is None else one.line
         if one.offer is None and arm.confident >= SURE and best.tokens <= line:  # it ends its drafts by itself
-            most = min(self._frontier(one, arm), line)
+            most = min(self._frontier(one, arm, self._now), line)
             best = replace(best, tokens=min(most, 2 * best.tokens + 2))
         return best
 
-    def _at(self, one: Candidate, tokens: int) -> Choice:
+    def _at(self, one: Candidate, tokens: int, arm: _Arm) -> Choice:
         """So many tokens, or what is nearest to that."""
-        arm = self._arm(one.name)
-        return self._lengths(replace(one, most=tokens), arm, only=True)[-1]
+        return self._lengths(replace(one, most=tokens), arm, self._now, only=True)[-1]
 
-    def _lengths(self, one: Candidate, arm: _Arm, *, only: bool = False) -> list[Choice]:
-        """Every length of the ladder with what it promises, and the longest; `only` that one."""
-        context = self._now.context
+    def _lengths(self, one: Candidate, arm: _Arm, now: UpcomingRound, *, only: bool = False) -> list[Choice]:
+        """Every length of the ladder with what it promises in a round, and the longest; `only` that one."""
+        context = now.context
         plain, late = self.costs.of(1, context), one.behind * self.costs.drafting(one.name).behind / self._answer
         if one.offer is None:
-            most = one.most if only else self._frontier(one, arm)
-            chances = self._usual(one, arm, most)
+            most = one.most if only else self._frontier(one, arm, now)
+            chances = _usual(arm, now.phase, most)
             first, each = self.costs.drafting(one.name).line()
             often = arm.offered
         else:
             most = min(one.most, len(one.offer.ids))
-            chances = self._offered(one.offer, arm, most)
+            chances = _offered(one.offer, arm, now.phase, most)
             first, each, often = 0.0, 0.0, 1.0
         found = list[Choice]()
         for tokens, expected in [(most, chances[-1])] if only else enumerate(chances, 1):
@@ -323,42 +259,11 @@ class Policy:
             found.append(Choice("ride", one.name, tokens, mean, seconds, mean * plain / seconds))
         return found
 
-    def _usual(self, one: Candidate, arm: _Arm, most: int) -> list[float]:
-        """Tokens that drafts of 1, 2, … `most` nodes get accepted, by the counts alone."""
-        rates = arm.acceptance.rates(self._now.phase, most)
-        survival, expected, depth, found = 1.0, 0.0, 0, list[float]()
-        for nodes in range(1, most + 1):
-            if nodes * arm.slim > depth:
-                survival *= rates[depth]
-                expected += survival
-                depth += 1
-            found.append(expected)
-        return found
-
-    def _offered(self, offer: DraftTree, arm: _Arm, most: int) -> list[float]:
-        """Tokens that the first 1, 2, … `most` nodes of an offer get accepted."""
-        depths, parents = offer.depths, offer.above
-        rates = arm.acceptance.rates(self._now.phase, max(depths) + 1)
-        believe, sure, chain = arm.calibrated.believe, offer.confidences, offer.parents is None
-        chances, found, expected = list[float](), list[float](), 0.0
-        for node in range(most):
-            depth, above = depths[node], parents[node]
-            chance = chances[above] if above >= 0 else 1.0
-            if chance > FAINT:
-                base = rates[depth]
-                chance *= base if sure is None else believe(depth, sure[node], base)
-            elif chain and node:  # nor is anything behind it
-                break
-            expected += chance
-            chances.append(chance)
-            found.append(expected)
-        return found
-
-    def _frontier(self, one: Candidate, arm: _Arm) -> int:
+    def _frontier(self, one: Candidate, arm: _Arm, now: UpcomingRound) -> int:
         """Twice as far as the counts reach, and one further: a long draft is worth trying once the short ones are known."""
         if one.block or arm.slim < 1:
             return one.most
-        return min(one.most, 2 * arm.acceptance.trusted(self._now.phase) + 1)
+        return min(one.most, 2 * arm.acceptance.trusted(now.phase) + 1)
 
     def _probe(
         self, able: Sequence[Candidate], made: Sequence[Choice], best: Choice | None, rate: float
@@ -375,7 +280,7 @@ class Policy:
                 continue
             if best is not None and choice.name == best.name:
                 further = min(one.most, next((k for k in LADDER if k > choice.tokens), choice.tokens))
-                choice = self._at(one, further)
+                choice = self._at(one, further, arm)
             spent = self._lost(choice, rate) + one.behind * self.costs.drafting(one.name).behind + self._probed
             arm.dear = not arm.won and spent > SHARE * self._decoded + ALLOWANCE * self.costs.of(1)
             if arm.dear:
@@ -399,8 +304,25 @@ class Policy:
         """A pass of `rows` rows was measured at load."""
         self.costs.calibrate(rows, seconds)
 
-    def learn(self, made: Outcome) -> None:
-        """One round, as `chosen` wanted it."""
+    def learn(self, made: Outcome | Drafted | Judged) -> None:
+        """What a round gave, as `chosen` wanted it; what a draft took; or what became of an offer that was not verified."""
+        if isinstance(made, Outcome):
+            self._learn_round(made)
+        elif isinstance(made, Judged):
+            offered, accepted = made.scored
+            if offered:
+                line = Outcome(made.drafter, offered, accepted, 0.0, 0.0, confidence=made.confidence)
+                self._accepted(self._arm(made.drafter), line)
+        else:
+            costs = self.costs.drafting(made.drafter)
+            if made.behind:
+                costs.caught_up(made.behind, made.catching_up)
+            if made.tokens:
+                costs.saw(made.tokens, made.seconds)
+            else:
+                self._silent(made.drafter)
+
+    def _learn_round(self, made: Outcome) -> None:
         chosen, rest = self.chosen, made.rest
         if chosen.what != "probe":
             self._runs.add(plain=not (made.proposed or chosen.tokens))
@@ -432,18 +354,11 @@ class Policy:
             arm.ridden = rounds, tokens, cost
             self._accepted(arm, made)
         elif chosen.tokens:
-            self.silent(chosen.name)
+            self._silent(chosen.name)
 
-    def silent(self, name: str) -> None:
-        """A drafter was asked and proposed nothing."""
+    def _silent(self, name: str) -> None:
         arm = self._arm(name)
         arm.offered -= OFFERED * arm.offered
-
-    def heard(self, name: str, scored: Scored, confidence: Sequence[float] | None) -> None:
-        """What a free drafter had offered is judged by the text that came."""
-        if scored.offered:
-            line = Outcome(name, scored.offered, scored.accepted, 0.0, 0.0, confidence=confidence)
-            self._accepted(self._arm(name), line)
 
     def dump(self) -> dict[str, DrafterRecord]:
         """What is known of every drafter."""
@@ -498,6 +413,40 @@ class Policy:
         arm.acceptance.learn(self._now.phase, depth, accepted)
 
     def _arm(self, name: str) -> _Arm:
-        if name not in self._arms:
-            self._arms[name] = _Arm()
-        return self._arms[name]
+        arm = self._arms.get(name)
+        if arm is None:
+            arm = self._arms[name] = _Arm()
+        return arm
+
+
+def _usual(arm: _Arm, phase: str, most: int) -> list[float]:
+    """Tokens that drafts of 1, 2, … `most` nodes get accepted, by the counts alone."""
+    rates = arm.acceptance.rates(phase, most)
+    survival, expected, depth, found = 1.0, 0.0, 0, list[float]()
+    for nodes in range(1, most + 1):
+        if nodes * arm.slim > depth:
+            survival *= rates[depth]
+            expected += survival
+            depth += 1
+        found.append(expected)
+    return found
+
+
+def _offered(offer: DraftTree, arm: _Arm, phase: str, most: int) -> list[float]:
+    """Tokens that the first 1, 2, … `most` nodes of an offer get accepted."""
+    depths, parents = offer.depths, offer.above
+    rates = arm.acceptance.rates(phase, max(depths) + 1)
+    believe, sure, chain = arm.calibrated.believe, offer.confidences, offer.parents is None
+    chances, found, expected = list[float](), list[float](), 0.0
+    for node in range(most):
+        depth, above = depths[node], parents[node]
+        chance = chances[above] if above >= 0 else 1.0
+        if chance > FAINT:
+            base = rates[depth]
+            chance *= base if sure is None else believe(depth, sure[node], base)
+        elif chain and node:  # nor is anything behind it
+            break
+        expected += chance
+        chances.append(chance)
+        found.append(expected)
+    return found

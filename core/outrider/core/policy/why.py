@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .acceptance import ALL, DrafterRecord
-from .policy import Choice
+from .decisions import Choice
 
 AGAIN = 16  # rounds after which another length of the same drafter is told too
 

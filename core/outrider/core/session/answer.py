@@ -28,8 +28,9 @@ from outrider.core.base.protocol import (
 from outrider.core.decode.round_result import RoundResult
 from outrider.core.decode.rounds import Rounds
 from outrider.core.drafting.registry import Rider
+from outrider.core.policy.decisions import Candidate, Choice, Drafted, Outcome, UpcomingRound
 from outrider.core.policy.plain import MeteredRound, PlainMeter
-from outrider.core.policy.policy import LADDER, Outcome, Policy
+from outrider.core.policy.policy import ALONE, LADDER, Policy
 from outrider.core.policy.why import Telling
 from outrider.core.sampling.accept import NO_DRAFT
 from outrider.core.sampling.noise import Noise
@@ -37,6 +38,7 @@ from outrider.core.sampling.sample import Sampler, Settings
 from outrider.core.text.thinking import Splitter
 from outrider.core.text.tokenizer import Tokenizer
 
+from .composite import Composite
 from .conversation import CHUNK, Conversation, PromptEnd
 from .emit import Emitter, Pieces
 from .loops import loops
@@ -215,9 +217,11 @@ class Answer:
             if drafter is not None and drafter.failed:
                 drafter = None
             began, behind = time.perf_counter(), len(self.talk.tokens)
-            asked = self._budget(drafter, room)
+            choice = self._decide(rounds, drafter, room)
             deciding = time.perf_counter() - began
-            done = rounds.run(drafter, asked)
+            done = rounds.run(drafter, choice.tokens)
+            if isinstance(drafter, Composite) and choice.what not in ALONE:  # what was offered is a part of the draft
+                done.draft_s, deciding = done.draft_s + deciding, 0.0
             self._count(done)
             spent = self._emit(done, began)
             warm = self.passes > 1 or self.policy.plain > 0  # the very first pass pays for warming up
@@ -234,19 +238,17 @@ class Answer:
             if usual:
                 self._measure(done, ended - began, deciding, behind)
 
-    def _budget(self, drafter: Rider | None, room: int) -> int:
-        """Draft tokens for this round, at most: the last emitted token needs none, and none may pass the context."""
+    def _decide(self, rounds: Rounds, drafter: Rider | None, room: int) -> Choice:
+        """Who drafts in this round and how many tokens: the last emitted token needs none, and none may pass the context."""
         pinned = self._choice.tokens
         most = min(self.emitter.left(room) - 1, self.talk.target.most - 1, LADDER[-1] if pinned is None else pinned)
+        now = UpcomingRound(self._phases.now, len(self.talk.tokens), pinned, self._choice.name == "auto")
         if drafter is None or most <= 0:
-            self.policy.off()
-            return 0
-        most, context = min(most, drafter.shape.nodes), len(self.talk.tokens)
-        if not self.policy.begin(self._phases.now, context, pinned=pinned, park=self._choice.name == "auto"):
-            return 0
-        return (
-            most if drafter.chooses else self.policy.budget(drafter.name, most, block=drafter.block, line=drafter.line)
-        )
+            return self.policy.choose(now, None)
+        if isinstance(drafter, Composite):
+            return drafter.choose(now, rounds.draft_context(drafter, most), self.talk.target.vocab)
+        alone = Candidate(drafter.name, min(most, drafter.shape.nodes), block=drafter.block, line=drafter.line)
+        return self.policy.choose(now, lambda: (alone,))
 
     def _switch(self, drafter: Rider | None, control: Control) -> Rider | None:
         """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
@@ -291,8 +293,8 @@ class Answer:
         """
         if done.late:
             self.policy.missed()
-        if done.proposed and drafter is not None and not drafter.chooses:
-            self.policy.costs.drafting(done.drafter).saw(done.proposed, done.draft_s)
+        if done.proposed and drafter is not None and not isinstance(drafter, Composite):
+            self.policy.learn(Drafted(done.drafter, done.proposed, done.draft_s))
         if done.proposed and done.from_exit:
             self.policy.costs.credit(done.drafter, done.proposed, spent - done.draft_s, context)
         draft = done.draft

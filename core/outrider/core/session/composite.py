@@ -1,4 +1,4 @@
-"""Several drafters as one: in every round the one whose draft promises the best rate, or none.
+"""A choice among drafters of the pool: in every round the one whose draft promises the best rate, or none.
 
 Sources: the rule of SAM decoding (Hu et al., arXiv 2411.10666), with measured rates in the place of a match length, and that of
 Not-a-Bandit (arXiv 2510.20064): drafters that cost nothing are scored on all text. Free drafters are asked first in every
@@ -14,38 +14,39 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from outrider.core.drafting.contract import Context, Needs, Shape, Step
-from outrider.core.drafting.known_states import KnownStates
-from outrider.core.drafting.registry import GuardedDrafter
-from outrider.core.policy.policy import Candidate, Policy
-from outrider.core.policy.shadows import Scored, Shadow
+from outrider.core.policy.decisions import Candidate, Choice, Drafted, Judged, UpcomingRound
+from outrider.core.policy.policy import Policy
 from outrider.core.sampling.draft_tree import DraftTree
 
-OPEN = 8  # offers of one drafter that wait to be judged
-WATCHED = 8  # tokens of each that are judged: soon, rather than deep
-LATE, HELD = 64, 1024  # tokens that wait for a free drafter at most, and for another one that does not draft
+from .pool import PooledDrafter
+
+NOBODY = torch.empty(0, dtype=torch.int64)  # path of a step for one that did not draft
 
 
 class Composite:
     """Rides like a `GuardedDrafter`; each part hears everything, about its own drafts only."""
 
     device = block = False
-    chooses = True
     line: int | None = None
 
-    def __init__(self, parts: Sequence[GuardedDrafter], policy: Policy, *, forked: bool = False) -> None:
+    def __init__(
+        self, parts: Sequence[PooledDrafter], policy: Policy, *, trees: bool = True, forked: bool = False
+    ) -> None:
         self.name = parts[0].name if len(parts) == 1 else "composite"
         states = tuple(sorted({number for part in parts for number in part.needs.hidden}))
-        self._parts = [_Part(drafter, _columns(states, drafter.needs.hidden)) for drafter in parts]
-        self._policy, self._forked = policy, forked
-        self._riding: _Part | None = None
+        self._parts = list(parts)
+        self._columns = [_columns(states, part.needs.hidden) for part in parts]
+        self._policy, self._trees, self._forked = policy, trees, forked
+        self._riding: PooledDrafter | None = None
         self._open = False  # whether it has drafted, and waits to hear what came of it
-        self.known = 0
-        self._states = KnownStates()
+        self._offers: dict[str, DraftTree] = {}  # of this round, by drafter
+        self._now, self._most, self._choice = UpcomingRound(), 0, Choice("silent")
         self.trusted = any(part.trusted for part in parts)
         self.free = all(part.free for part in parts)
         needs = [part.needs for part in parts]
@@ -58,99 +59,95 @@ class Composite:
         self.shape = Shape(max(part.shape.nodes for part in parts), max(part.shape.depth for part in parts))
 
     @property
+    def known(self) -> int:
+        """Tokens that all have been told of; one may know more, from when it drafted in other company."""
+        return min(part.known for part in self._parts)
+
+    @known.setter
+    def known(self, tokens: int) -> None:
+        """Never called: there is no device form."""
+
+    @property
     def failed(self) -> bool:
         """Whether none can go on."""
-        return all(part.drafter.failed for part in self._parts)
+        return all(part.failed for part in self._parts)
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of those that can draft."""
-        return tuple(part.drafter.name for part in self._parts if not part.drafter.failed)
+        return tuple(part.name for part in self._parts if not part.failed)
 
     @property
     def riding(self) -> str:
         """Who made the last draft, or was asked for it; "none" where nobody was."""
-        return self._riding.drafter.name if self._riding is not None else "none"
+        return self._riding.name if self._riding is not None else "none"
 
     def reset(self) -> None:
         """Forget the conversation."""
-        self.known, self._riding, self._open = 0, None, False
-        self._states = KnownStates()
+        self._riding, self._open, self._offers = None, False, {}
         for part in self._parts:
-            part.forget()
-            part.drafter.reset()
+            part.reset()
 
     def advance(self, step: Step) -> None:
         """Hand on what became true; nodes and choices go to the one that drafted."""
-        elsewhere = replace(step, path=torch.empty(0, dtype=torch.int64), choices=None)
-        tokens = step.tokens.tolist()
-        for part in self._parts:
+        tokens, elsewhere = step.tokens.tolist(), Step(step.start, step.tokens, NOBODY, step.hidden)
+        for part, columns in zip(self._parts, self._columns, strict=True):
+            self._watch(part, step.start)
             for scored, sure in part.judged(step.start, tokens):
-                self._policy.heard(part.drafter.name, scored, sure)
-            drafted = self._open and part is self._riding
-            part.hear(step if drafted else elsewhere, now=drafted)
-        self._open = False
-        self.known = step.start + len(tokens)
-        self._states.add(step)
+                self._policy.learn(Judged(part.name, scored, sure))
+            if self._open and part is self._riding:
+                part.advance(_of_part(step, columns))
+            elif part.known < step.start + len(tokens):
+                part.observe(_of_part(_behind(elsewhere, part.known), columns))
+        self._open, self._offers = False, {}
 
     def rewind(self, length: int) -> None:
         """Cut to `length` tokens."""
         for part in self._parts:
             part.rewind(length)
-        self.known = min(self.known, length)
-        self._states.cut(length)
 
     def lacking(self, newest: int) -> int:
-        """As `Rider`; all parts got the same states."""
-        return self._states.lacking(self.known - newest, self.known) if self.needs.hidden else 0
+        """As `Rider`: of the one that lacks most."""
+        return max(part.lacking(newest) for part in self._parts)
 
     def restate(self, step: Step) -> None:
-        """As `Rider`, for the parts that need states."""
-        for part in self._parts:
-            if part.drafter.needs.hidden:
+        """As `Rider`, for the parts that lack states."""
+        for part, columns in zip(self._parts, self._columns, strict=True):
+            if part.lacking(step.tokens.shape[0]):
                 part.rewind(step.start)
-                part.hear(step, now=False)
-        self._states.cut(step.start)
-        self._states.add(step)
+                part.observe(_of_part(step, columns))
+
+    def choose(self, now: UpcomingRound, context: Context, vocab: int) -> Choice:
+        """Who of all drafts in this round and how many tokens, at most `context.nodes`: asked of the policy."""
+        self._riding, self._offers = None, {}
+        self._now, self._most = now, context.nodes
+        self._choice = self._policy.choose(now, partial(self._candidates, self._parts, context, vocab))
+        return self._choice
 
     def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
-        """The draft that the policy chose, if it wants one."""
+        """The draft that was chosen; where the chosen drafter has none, that of the next best."""
         self._riding = None
-        able = [part for part in self._parts if not part.drafter.failed]
-        offers = {
-            part.drafter.name: draft for part in able if (draft := part.offer(context, vocab, trees=trees)) is not None
-        }
-        draft, probs = None, context.probs
-        while draft is None:
-            candidates = [_candidate(part, context.nodes, offers) for part in able]
-            choose = self._policy.likeliest if self._forked else self._policy.choose
-            choice = choose([one for one in candidates if one is not None])
-            if not choice.tokens:
-                break
-            part = self._riding = next(part for part in able if part.drafter.name == choice.name)
-            if part.drafter.free:
-                draft = offers[choice.name].first(choice.tokens)
+        if self._forked:  # whoever asks has chosen the length
+            choice = self._policy.likeliest(self._candidates(self._parts, context, vocab))
+        else:
+            choice, context = self._choice, replace(context, nodes=self._most)
+        able, draft, probs = list(self._parts), None, context.probs
+        while draft is None and choice.tokens:
+            part = self._riding = next(part for part in able if part.name == choice.name)
+            if part.free:
+                draft = self._offers[choice.name].first(choice.tokens)
             else:
                 able.remove(part)
-                asked = replace(context, nodes=choice.tokens, probs=probs and part.drafter.trusted)
-                draft, probs = self._ask(part, asked, vocab, trees=trees), False
+                asked = replace(context, nodes=choice.tokens, probs=probs and part.trusted)
+                draft, probs = self._ask(part, asked, vocab), False
                 if draft is None:
-                    self._policy.silent(choice.name)
-        self._watch(offers, context)
+                    choice = self._choose_instead(able, context)
         self._open = self._riding is not None
         return draft
 
     def wants(self, context: Context, vocab: int, *, trees: bool = True) -> bool:
-        """Whether it would draft here, by the offers of those that are free; all of these wait for the text that comes."""
-        self._riding = None
-        able = [part for part in self._parts if not part.drafter.failed]
-        offers = {
-            part.drafter.name: draft for part in able if (draft := part.offer(context, vocab, trees=trees)) is not None
-        }
-        candidates = [_candidate(part, context.nodes, offers) for part in able]
-        choice = self._policy.choose([one for one in candidates if one is not None])
-        self._watch(offers, context)
-        return bool(choice.tokens)
+        """Whether a draft was chosen for this round."""
+        return bool(self._choice.tokens)
 
     def propose_device(self, nodes: int) -> Tensor | None:
         """There is no device form: the choice is the host's."""
@@ -161,102 +158,55 @@ class Composite:
 
     def fork(self, report: Callable[[str], None]) -> Composite | None:
         """Forks of all parts; the length of their drafts is then chosen by whoever asks."""
-        made = [fork for part in self._parts if (fork := part.drafter.fork(report)) is not None]
-        return Composite(made, self._policy, forked=True) if made else None
+        made = [fork for part in self._parts if (fork := part.fork(report)) is not None]
+        return Composite(made, self._policy, trees=self._trees, forked=True) if made else None
 
     def close(self) -> None:
         """Free all."""
         for part in self._parts:
-            part.drafter.close()
+            part.close()
 
-    def _ask(self, part: _Part, context: Context, vocab: int, *, trees: bool) -> DraftTree | None:
+    def _candidates(self, parts: Sequence[PooledDrafter], context: Context, vocab: int) -> list[Candidate]:
+        """How each stands in this round, with what the free ones propose."""
+        able = [part for part in parts if not part.failed]
+        self._offers = {part.name: draft for part in able if (draft := self._offer(part, context, vocab)) is not None}
+        return self._standing(able, context.nodes)
+
+    def _standing(self, parts: Sequence[PooledDrafter], nodes: int) -> list[Candidate]:
+        made = (_candidate(part, nodes, self._offers) for part in parts if not part.failed)
+        return [one for one in made if one is not None]
+
+    def _choose_instead(self, left: Sequence[PooledDrafter], context: Context) -> Choice:
+        candidates = partial(self._standing, left, context.nodes)
+        return (
+            self._policy.likeliest(candidates())
+            if self._forked
+            else self._policy.choose(self._now, candidates, instead=True)
+        )
+
+    def _offer(self, part: PooledDrafter, context: Context, vocab: int) -> DraftTree | None:
+        """What a free part proposes."""
+        if not part.free:
+            return None
+        nodes = min(context.nodes, part.shape.nodes)
+        return part.propose(replace(context, nodes=nodes, probs=False, go_on=None), vocab, trees=self._trees)
+
+    def _ask(self, part: PooledDrafter, context: Context, vocab: int) -> DraftTree | None:
         """A draft of one that is not free; what it costs is learnt."""
-        costs = self._policy.costs.drafting(part.drafter.name)
-        began = time.perf_counter()
-        if behind := part.behind:
-            part.catch_up()
-            costs.caught_up(behind, time.perf_counter() - began)
-            began = time.perf_counter()
-        draft = part.drafter.propose(context, vocab, trees=trees)
-        if draft is not None:
-            costs.saw(draft.tokens.shape[0], time.perf_counter() - began)
+        behind, began = part.behind, time.perf_counter()
+        part.catch_up()
+        told = time.perf_counter()
+        draft = part.propose(context, vocab, trees=self._trees)
+        tokens = 0 if draft is None else draft.tokens.shape[0]
+        self._policy.learn(Drafted(part.name, tokens, time.perf_counter() - told, behind, told - began))
         return draft
 
-    def _watch(self, offers: dict[str, DraftTree], context: Context) -> None:
-        """Offers that are not verified wait for the text that comes."""
-        for part in self._parts:
-            draft = offers.get(part.drafter.name)
-            if draft is not None and part is not self._riding:
-                line = draft.line()
-                part.watch(len(context.tokens), line.ids, line.confidences)
-
-
-class _Part:
-    """One drafter, its open offers, and what it has not been told."""
-
-    def __init__(self, drafter: GuardedDrafter, columns: list[int] | None) -> None:
-        """`columns`: which of the states that are read are its own, None: all."""
-        self.drafter = drafter
-        self._columns = columns
-        self._waiting: list[Step] = []
-        self.forget()
-
-    def forget(self) -> None:
-        """No open offer, nothing to tell."""
-        self._open: list[tuple[Shadow, list[float] | None]] = []  # and how sure it was of each token
-        self._waiting.clear()
-        self.behind = 0  # tokens that it has not been told of
-
-    def watch(self, position: int, tokens: Sequence[int], sure: list[float] | None) -> None:
-        """An offer of it waits for the text that comes; there are so many at most."""
-        if len(self._open) < OPEN:
-            shadow = Shadow(self.drafter.name)
-            shadow.offer(position, tokens[:WATCHED])
-            self._open.append((shadow, sure))
-
-    def judged(self, start: int, tokens: Sequence[int]) -> list[tuple[Scored, list[float] | None]]:
-        """Offers that the tokens from `start` on settle, with how sure it was of them."""
-        found = [(scored, sure) for shadow, sure in self._open for scored in shadow.heard(start, tokens)]
-        self._open = [one for one in self._open if not one[0].wants]
-        return found
-
-    def offer(self, context: Context, vocab: int, *, trees: bool) -> DraftTree | None:
-        """What it proposes, if it is free."""
-        if not self.drafter.free:
-            return None
-        self.catch_up()
-        nodes = min(context.nodes, self.drafter.shape.nodes)
-        return self.drafter.propose(replace(context, nodes=nodes, probs=False, go_on=None), vocab, trees=trees)
-
-    def hear(self, step: Step, *, now: bool) -> None:
-        """Tell it, at once where it has just drafted or much would wait; else when it is asked again, all at once."""
-        much = self.behind + step.tokens.shape[0] >= (LATE if self.drafter.free else HELD)
-        if now or much or self.drafter.failed:
-            self.catch_up()
-            self._tell(step)
-        else:
-            self._waiting.append(step)
-            self.behind += step.tokens.shape[0]
-
-    def catch_up(self) -> None:
-        """Tell what waits."""
-        waiting, self._waiting, self.behind = self._waiting, [], 0
-        if waiting:
-            self._tell(_joined(waiting))
-
-    def _tell(self, step: Step) -> None:
-        if self._columns is not None and step.hidden is not None:
-            step = replace(step, hidden=step.hidden[:, self._columns] if self._columns else None)
-        self.drafter.advance(step)
-
-    def rewind(self, length: int) -> None:
-        """Cut it, and what waits, to `length` tokens."""
-        waiting = [step for step in self._waiting if step.start < length]
-        self.forget()
-        if waiting and waiting[-1].start + waiting[-1].tokens.shape[0] > length:
-            waiting[-1] = _cut(waiting[-1], length - waiting[-1].start)
-        self._waiting, self.behind = waiting, sum(step.tokens.shape[0] for step in waiting)
-        self.drafter.rewind(length)
+    def _watch(self, part: PooledDrafter, position: int) -> None:
+        """An offer that was not verified waits for the text that comes from `position` on."""
+        draft = self._offers.get(part.name)
+        if draft is not None and part is not self._riding:
+            line = draft.line()
+            part.watch(position, line.ids, line.confidences)
 
 
 def _columns(states: Sequence[int], own: Sequence[int]) -> list[int] | None:
@@ -264,35 +214,25 @@ def _columns(states: Sequence[int], own: Sequence[int]) -> list[int] | None:
     return None if tuple(own) == tuple(states) else [states.index(number) for number in own]
 
 
-def _candidate(part: _Part, nodes: int, offers: dict[str, DraftTree]) -> Candidate | None:
+def _of_part(step: Step, columns: list[int] | None) -> Step:
+    """A step with the states of one part alone."""
+    if columns is None or step.hidden is None:
+        return step
+    return replace(step, hidden=step.hidden[:, columns] if columns else None)
+
+
+def _behind(step: Step, known: int) -> Step:
+    """What is new in a step to one that knows `known` tokens, fewer than all of them."""
+    if known == step.start:
+        return step
+    count = step.start + step.tokens.shape[0] - known
+    return Step(known, step.tokens[-count:], step.path, None if step.hidden is None else step.hidden[-count:])
+
+
+def _candidate(part: PooledDrafter, nodes: int, offers: dict[str, DraftTree]) -> Candidate | None:
     """How a part stands in this round; None where it is silent."""
-    drafter = part.drafter
-    most = min(nodes, drafter.shape.nodes)
-    if not drafter.free:
-        return Candidate(drafter.name, most, block=drafter.block, behind=part.behind, line=drafter.line)
-    draft = offers.get(drafter.name)
-    if draft is None:
-        return None
-    return Candidate(drafter.name, len(draft), draft)
-
-
-def _joined(steps: Sequence[Step]) -> Step:
-    """Steps that follow each other as one; of their states those that reach to the end without a gap."""
-    if len(steps) == 1:
-        return steps[0]
-    states: list[Tensor] = []
-    for step in reversed(steps):
-        if step.hidden is None:
-            break
-        states.insert(0, step.hidden)
-        if step.hidden.shape[0] < step.tokens.shape[0]:
-            break
-    tokens = torch.cat([step.tokens for step in steps])
-    return Step(steps[0].start, tokens, torch.empty(0, dtype=torch.int64), torch.cat(states) if states else None)
-
-
-def _cut(step: Step, length: int) -> Step:
-    """The first tokens of a step, with their states."""
-    missing = step.tokens.shape[0] - (step.hidden.shape[0] if step.hidden is not None else 0)
-    hidden = None if step.hidden is None or length <= missing else step.hidden[: length - missing]
-    return Step(step.start, step.tokens[:length], step.path, hidden)
+    if not part.free:
+        most = min(nodes, part.shape.nodes)
+        return Candidate(part.name, most, block=part.block, behind=part.behind, line=part.line)
+    draft = offers.get(part.name)
+    return None if draft is None else Candidate(part.name, len(draft), draft)

@@ -12,6 +12,8 @@ from outrider.core.drafting.contract import Step
 from outrider.core.drafting.registry import Rider
 from outrider.core.model.model import TargetModel
 
+from .pool import DrafterPool
+
 CHUNK = 512  # prompt tokens of one prefill pass; cancellation and progress happen between passes
 
 
@@ -27,11 +29,11 @@ class PromptEnd:
 
 @dataclass(slots=True)
 class Conversation:
-    """What stays between answers: the ids whose K/V are in the cache, and every loaded drafter."""
+    """What stays between answers: the ids whose K/V are in the cache, and the drafters that follow them."""
 
     target: TargetModel
     tokens: list[int] = field(default_factory=list)
-    drafters: dict[tuple[str, str | None], Rider] = field(default_factory=dict)
+    drafters: DrafterPool = field(default_factory=DrafterPool)
     whole: int = 0  # of them that were prefilled in whole chunks; kept in exact mode alone
     end: PromptEnd | None = None  # of the newest prompt, as long as the cache begins with it
 
@@ -46,8 +48,7 @@ class Conversation:
         """Cut target and drafters to `ids`, which the cache begins with; False where the target's state is not known there."""
         if self.target.rewind(len(ids)) != len(ids):
             return False
-        for drafter in self.drafters.values():
-            drafter.rewind(len(ids))
+        self.drafters.rewind(len(ids))
         self.tokens = list(ids)
         return True
 
@@ -62,8 +63,7 @@ class Conversation:
                 break
             shared += 1
         shared = self._rewind_whole(shared) if self.target.exact else self.target.rewind(shared)
-        for drafter in self.drafters.values():
-            drafter.rewind(shared)
+        self.drafters.rewind(shared)
         self.tokens = list(ids)
         if self.end is not None and shared < self.end.length:
             self.end = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,10 +22,10 @@ from outrider.core.base.protocol import (
     Report,
     Step,
 )
-from outrider.core.base.trouble import release
+from outrider.core.base.trouble import out_of_memory, release
 from outrider.core.base.values import MOST_DRAFTED, most_threads
 from outrider.core.drafting import registry
-from outrider.core.library import discovery
+from outrider.core.library import discovery, memory
 from outrider.core.library.jobs import event
 from outrider.core.library.library import advice, resolve
 from outrider.core.sampling.noise import fresh_seed
@@ -39,6 +39,7 @@ from .answer import Answer, Control, Order, check_size
 from .batch import Batch
 from .composite import Composite
 from .loading import Model, open_model
+from .pool import PooledDrafter, Wanted, load_drafter
 from .resuming import Begun, Resuming
 
 Say = Callable[[Step | Progress | Notice], None]
@@ -87,8 +88,7 @@ class Engine:
     def unload(self) -> None:
         """Free the model, its cache and its drafters."""
         if self.model is not None:
-            for drafter in self.model.talk.drafters.values():
-                drafter.close()
+            self.model.talk.drafters.close()
         self.model = None
         release()
 
@@ -106,7 +106,14 @@ class Engine:
         order = self.order(model, request, began, fresh=fresh)
         self._tell_deaf(model, request, say)
         self._tell_folded(model, request, say)
-        report = Answer(order, model.talk, model.policy, self.chooser(model, request, say, control), say).run(control)
+        answer = Answer(order, model.talk, model.policy, self.chooser(model, request, say, control), say)
+        try:
+            report = answer.run(control)
+        except (MemoryError, RuntimeError) as error:
+            if out_of_memory(error):  # the next answer has the memory of the drafters that this one did without
+                while model.talk.drafters.make_room():
+                    pass
+            raise
         self._tell_slow(model, request, say)
         model.history.keep(model.policy)
         return report
@@ -298,42 +305,27 @@ class Engine:
         if not names:
             return None
         registry.check_options(names[-1], choice.options)
-        key = ("+".join((*names, *(f"{name}={value}" for name, value in choice.options.items()))), weights)
-        known = model.talk.drafters.get(key)
-        if known is not None and not known.failed:
-            return known
-        told = {"weights": weights, **choice.options}
-        wanted = [(name, told if name == names[-1] else {}) for name in names]
-        able = [one for one in wanted if not model.failures.has(*one)]
+        wanted = [self._wanted(model, name) for name in names[:-1]]
+        wanted.append(self._wanted(model, names[-1], weights, choice.options))
+        pool = model.talk.drafters
+        able = [one for one in wanted if not pool.failed(one)]
         if not able:
-            model.failures.complain(*wanted[-1])
+            pool.complain(wanted[-1])
             return None
-        parts: list[registry.GuardedDrafter] = []
         try:
-            for name, options in able:
-                parts.append(self._part(model, name, options, report))
-        except BaseException as error:
-            for part in parts:
-                part.close()
-            if not isinstance(error, DrafterError | ModelError):
-                raise
-            model.failures.add(*able[len(parts)], error)
+            parts = pool.take(able, lambda one: self._load_drafter(model, one, report))
+        except (DrafterError, ModelError) as error:
             if choice.name != "auto" or choice.weights is not None:
                 raise
             report(f"{error.message} Going on without it.")
             return self.drafter(model, choice, report, bring, cancelled)
-        for one, part in zip(able, parts, strict=True):
-            model.failures.watch(*one, part)
         alone = len(parts) == 1 and not parts[0].free
-        drafter = parts[0] if alone else Composite(parts, model.policy)
-        model.talk.drafters[key] = drafter
-        drafter.reset()
-        return drafter
+        return parts[0] if alone else Composite(parts, model.policy, trees=model.talk.target.trees)
 
     def ask_again(self, choice: DrafterChoice) -> None:
         """The user asked for a drafter: what failed of it is tried again, and told again."""
         if self.model is not None:
-            self.model.failures.forget(choice.name.replace("-", "_"))
+            self.model.talk.drafters.forgive(choice.name.replace("-", "_"))
             self.model.refused = [other for other in self.model.refused if other != choice]
 
     def _riders(
@@ -350,8 +342,12 @@ class Engine:
         weights = str(resolve(choice.weights, bring, cancelled)) if choice.weights else None
         if name not in ("auto", "composite"):
             return (name,), weights
-        given = choice.options if weights is None else {}
-        rows = [row for row in model.rows if not any(model.failures.has(row.name, some) for some in ({}, given))]
+        pool, given = model.talk.drafters, choice.options if weights is None else {}
+        rows = [
+            row
+            for row in model.rows
+            if not any(pool.failed(Wanted(row.name, pool.weights.get(row.name), some)) for some in ({}, given))
+        ]
         names = discovery.automatic(rows)
         free = {row.name for row in model.rows if row.free}
         if weights is not None:
@@ -366,16 +362,27 @@ class Engine:
             )
         return names, weights
 
-    def _part(
-        self, model: Model, name: str, options: dict[str, Any], report: Callable[[str], None]
-    ) -> registry.GuardedDrafter:
-        target = model.talk.target
-        found = options.get("weights") or discovery.weights_for(name, target.info)
-        row = next((row for row in model.rows if row.name == name), None)
-        if row is not None and row.nbytes:  # until it is measured: a token reads all of its weights
+    def _wanted(
+        self, model: Model, name: str, weights: str | None = None, options: Mapping[str, Any] | None = None
+    ) -> Wanted:
+        """A drafter of the pool; where the user names no weights, those that are found for its method."""
+        found = model.talk.drafters.weights
+        if weights is None:
+            if name not in found:
+                found[name] = discovery.weights_for(name, model.talk.target.info)
+            weights = found[name]
+        return Wanted(name, weights, options or {})
+
+    def _load_drafter(self, model: Model, wanted: Wanted, report: Callable[[str], None]) -> PooledDrafter:
+        """Raises DrafterError, ModelError."""
+        target, pool = model.talk.target, model.talk.drafters
+        row = next((row for row in model.rows if row.name == wanted.name), None)
+        if row is not None and row.nbytes:
+            while (free := memory.free(str(target.device))) is not None and free < row.nbytes and pool.make_room():
+                pass
             share = row.nbytes / target.decoder.weights.nbytes
-            model.policy.costs.drafting(name).expect(share * model.policy.costs.of(1))
-        return registry.load(name, target, {**options, "weights": found}, report)
+            model.policy.costs.drafting(wanted.name).expect(share * model.policy.costs.of(1))
+        return load_drafter(wanted, target, report)
 
 
 def _switches(template: ChatTemplate, request: Generate) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from outrider.core.text.tokenizer import Tokenizer
 
 from .calibration import Calibrator
 from .conversation import Conversation
-from .failures import Failures
 
 BITS = {"int8": 8, "int4": 4}  # of --quantize
 
@@ -50,7 +49,6 @@ class Model:
     history: History  # what the policy learns, kept between runs
     remarks: list[str] = field(default_factory=list)  # what the user should know of it, to be said once
     slow: bool = False  # the user was told that its passes are not captured
-    failures: Failures = field(default_factory=Failures)
     refused: list[DrafterChoice] = field(default_factory=list)  # choices that could not ride, and were told
 
 
