@@ -2,8 +2,8 @@
 
 A client sends requests, the engine answers each with any number of events and exactly one last one: `Done` for a
 `Generate`, else `Result` or `Failed`. What needs the model is done in order of arrival; beside that come the answers to
-`Models`, `Remove` and `Drafters`, in their own order, and every `Pull` by itself. A frame on the wire is a 4-byte little-endian length and one msgpack map with the
-frame's name under `type`.
+`Models`, `Remove` and `Drafters`, in their own order, and every `Pull` by itself. A frame on the wire is a 4-byte
+little-endian length and one msgpack map with the frame's name under `type`.
 """
 
 from __future__ import annotations
