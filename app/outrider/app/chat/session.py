@@ -11,7 +11,6 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-from enum import Enum
 from time import monotonic
 from typing import Any
 
@@ -20,6 +19,8 @@ import msgspec
 from outrider.app.chat import ChatOptions, context
 from outrider.app.chat.branches import Branches
 from outrider.app.chat.problem import Problem as Problem
+from outrider.app.chat.state import BUSY as BUSY
+from outrider.app.chat.state import State as State
 from outrider.app.chat.talk import Chat, End, Reply, Turn
 from outrider.app.chat.view import View as View
 from outrider.app.client import EngineClient, EngineDied, EngineError
@@ -34,22 +35,6 @@ from outrider.core.base.protocol import DrafterChoice, ModelChoice
 _DEAF = 3.0  # seconds after a stop without an answer, after which a second stop ends the engine
 _RESTARTS = 3  # in a row without a finished reply; then the user decides
 _RECALLED = 200  # messages of earlier chats that the prompt knows
-
-
-class State(Enum):
-    """What the engine is doing, in the words of the status line."""
-
-    STARTING = "starting"
-    LOADING = "loading"
-    READY = "ready"
-    THINKING = "thinking…"
-    WRITING = "writing"
-    STOPPING = "stopping…"
-    DIED = "engine died"
-    FAILED = "no model"
-
-
-BUSY = (State.THINKING, State.WRITING, State.STOPPING)
 
 
 class Session:
@@ -224,9 +209,7 @@ class Session:
         await self.bring_up()
 
     async def ask(
-        self,
-        request: Callable[[int], protocol.Request],
-        on_event: Callable[[protocol.Event], None] | None = None,
+        self, request: Callable[[int], protocol.Request], on_event: Callable[[protocol.Event], None] | None = None
     ) -> Any:
         """Have the engine answer a question, or download, while a reply goes on; one that is gone is started again.
 

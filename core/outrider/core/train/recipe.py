@@ -1,7 +1,6 @@
 """What a method brings to have its drafter trained, and what it gets.
 
-A method that can be trained has `recipe`, an instance of `Recipe`. Lists of drafters ask only whether it is there, so it
-may load torch.
+A method that can be trained has `recipe`, an instance of `Recipe`. Asking for it loads no torch.
 
 Letters: `N` rows of a batch (the tokens of all its texts, one after another), `R` some of them, `P` states of each, `k` labels,
 `d` width of the target.
