@@ -12,10 +12,8 @@ import pytest
 import toys
 
 from outrider.app.store.chats import Store
-from outrider.core import history, paths
-from outrider.core.engine import Engine
-from outrider.core.finding import near
-from outrider.core.protocol import (
+from outrider.core.base import paths
+from outrider.core.base.protocol import (
     DrafterChoice,
     Generate,
     ModelChoice,
@@ -26,9 +24,12 @@ from outrider.core.protocol import (
     Train,
     TrainOrder,
 )
-from outrider.core.train import course
-from outrider.core.weights import library
-from outrider.core.weights.checkpoint import describe
+from outrider.core.formats.checkpoint import describe
+from outrider.core.library import library
+from outrider.core.library.discovery import near
+from outrider.core.policy import history
+from outrider.core.session.engine import Engine
+from outrider.core.train import run as training
 
 WRITTEN = Path(__file__).parent / "data" / "written"
 TOY = ModelChoice(model="toy", device="cpu", dtype="fp32", threads=1)
@@ -111,7 +112,7 @@ def test_an_interrupted_run_goes_on(home: Path) -> None:
     kept = {name: (run / name).read_bytes() for name in ("answers.jsonl", "log.jsonl")}
     begun = kept["log.jsonl"].count(b"\n")
     request = Train(id=1, order=TrainOrder(method="", folder="run"), resume=True)
-    done = course.run(Engine(), request, events.append, lambda: False)
+    done = training.run(Engine(), request, events.append, lambda: False)
     assert (done["method"], done["texts"], done["steps"]) == ("medusa", 24, 20) and 0 < begun < 20
     assert (run / "answers.jsonl").read_bytes() == kept["answers.jsonl"]
     log = (run / "log.jsonl").read_bytes()
