@@ -258,7 +258,8 @@ def main() -> int:
         engine.load(FORMS[form], 1, lambda event: None, lambda: False)
         for turns in prompts(chosen.prompts, luck, chosen.limit):
             for flow in chosen.flows.split(","):
-                FLOWS[flow](trials[-1], turns)
+                if flow != "batch" or not FORMS[form].exact:  # exact mode makes one answer at a time
+                    FLOWS[flow](trials[-1], turns)
         print(f"{form}: {time.time() - began:.0f} s", flush=True)
     print(f"{'FORM':8} {'FLOW':22} {'ANSWERS':>7} {'TOKENS':>7} {'DIFFERENCES':>11} {'LARGEST GAP':>11}")
     for trial in trials:
