@@ -51,7 +51,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def hear(drafter: Chain, model: TargetModel, tokens: list[int], told: slice = slice(None)) -> torch.Tensor:
     """Tell a drafter a conversation, with the states of those rows alone; all of them, as it takes them."""
-    start = len(drafter._memory.tokens)
+    start = len(drafter._state.tokens)
     model.rewind(0)
     states = model.forward(tokens[:-1], states=(2,)).hidden
     assert states is not None
@@ -201,13 +201,13 @@ def test_rows_without_a_state_are_seen_by_nobody(folder: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("chunk", [4, 512])
 def test_a_long_prompt_is_fed_in_chunks(folder: Path, three: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.drafters.mtp.chain.CHUNK", chunk)
+    monkeypatch.setattr("outrider.core.draft_state.CHUNK", chunk)
     for path in (folder, three):
         model = layers.target(path)
         drafter = load(model)
         text = [*PROMPT, *range(40, 60)]
         states = hear(drafter, model, text)
-        assert drafter._memory.fed == (0 if chunk == 512 else len(text) - 1)
+        assert drafter._state.count == (0 if chunk == 512 else len(text) - 1)
         count = len(drafter._layers)
         assert (
             proposed(drafter, text, 3) == layers.chain(text, states, load_file(path / "model.safetensors"), count, 3)[0]
@@ -239,7 +239,8 @@ def test_the_next_turn_goes_on_without_a_hole(folder: Path) -> None:
     first = toys.answer(talk, PROMPT, guarded)
     longer = [*PROMPT, *first.token_ids, 4, 4]
     toys.answer(talk, longer, guarded)
-    assert not drafter._memory.holes
+    assert pairs.positions(drafter._state) == list(range(drafter._state.count))
+    assert drafter._state.count > len(longer)
     afresh = load(model)
     tokens = list(talk.tokens)
     hear(afresh, layers.target(folder), tokens)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from outrider.core.conversation import Conversation
+from outrider.core.draft_state import DraftState
 from outrider.core.drafting import Context, Draft, Drafter, ModelInfo
 from outrider.core.noise import Noise
 from outrider.core.protocol import Report
@@ -69,6 +70,11 @@ def context(tokens: Sequence[int], nodes: int, settings: Settings = toys.GREEDY,
     """What a drafter sees."""
     sampler = Sampler(settings, Noise(1))
     return Context(tokens, nodes, probs, sampler.chain, sampler.distribution, sampler.noise.draft_stream)
+
+
+def positions(state: DraftState) -> list[int]:
+    """Of all true rows."""
+    return [first + at for _, first, count in state.passes(0, state.count) for at in range(count)]
 
 
 def ride(
