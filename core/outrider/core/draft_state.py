@@ -141,6 +141,8 @@ class DraftState:
 
     def advance(self, step: Step) -> None:
         """Take in tokens, and the states that came with them."""
+        if step.start < len(self.tokens):
+            self.rewind(step.start)
         self.tokens += step.tokens.tolist()
         if step.hidden is None or not step.hidden.shape[0]:
             return
@@ -250,7 +252,9 @@ class DraftState:
         one is written anew, since its output is wanted. Without layers it is what `read` makes of the newest state.
         """
         if not self.rows:
-            return self._read(self._waiting(len(self.tokens) - 2)[:1])
+            newest = len(self.tokens) - 2
+            some = next(some for some in reversed(self._known) if some.position <= newest)
+            return self._read(some.states[newest - some.position, None])
         end, made = min(self._stop, len(self.tokens) - 1), None
         if again:
             self._cut(min(self._next, end - 1))
