@@ -22,7 +22,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -30,9 +29,10 @@ from outrider.core.drafting import ModelInfo
 from outrider.core.errors import BrokenFileError, ModelError
 from outrider.core.target.families import read_spec, text_config
 from outrider.core.target.spec import AttentionSpec, TargetSpec
-from outrider.core.weights.checkpoint import open_checkpoint
+from outrider.core.weights.checkpoint import Checkpoint, open_checkpoint
 from outrider.core.weights.config import LAYERS, ConfigReader
 from outrider.core.weights.pickled import read_pickled
+from outrider.core.weights.renamed import TensorCheckpoint
 from outrider.core.weights.safetensors import read_file, read_json
 from outrider.core.weights.stored import as_weights, words
 
@@ -51,53 +51,6 @@ _IDLE = ("input_embed_fn.weight", f"{PREFIX}embed_tokens.weight", f"{_LAYER}self
 Shapes = dict[str, tuple[int, ...]]
 
 
-class Source(Protocol):
-    """Where tensors come from."""
-
-    config: dict[str, Any]
-
-    def names(self) -> list[str]:
-        """Names of all tensors."""
-        ...
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor."""
-        ...
-
-    def load(self, name: str) -> Tensor:
-        """A tensor on the CPU, as stored."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the files."""
-        ...
-
-
-class Single:
-    """One file of tensors: safetensors, or what `torch.save` wrote. Raises ModelError, BrokenFileError."""
-
-    def __init__(self, file: Path) -> None:
-        beside = file.with_name("config.json")
-        self.config = read_json(beside) if beside.exists() else {}
-        self._held = _held(file)
-
-    def names(self) -> list[str]:
-        """Names of all tensors."""
-        return list(self._held)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor."""
-        return tuple(self._held[name].shape)
-
-    def load(self, name: str) -> Tensor:
-        """A tensor on the CPU, as stored."""
-        return self._held[name]
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._held.clear()
-
-
 class HeadFiles(ABC):
     """The heads of one source, every tensor accounted for: by the kind of head it has the names and shapes of all.
 
@@ -106,7 +59,7 @@ class HeadFiles(ABC):
 
     kind = ""
 
-    def __init__(self, source: Source, where: Path, prefix: str = "") -> None:
+    def __init__(self, source: Checkpoint, where: Path, prefix: str = "") -> None:
         self.config, self.where = source.config, where
         self.told = ConfigReader(source.config, f"The config of {where}", AGAIN)
         self._source, self._prefix = source, prefix
@@ -385,16 +338,12 @@ def open_heads(path: Path) -> HeadFiles:
         raise
 
 
-def _source(path: Path) -> Source:
+def _source(path: Path) -> Checkpoint:
     """The file of a published name, safetensors before pickle, else the folder as a checkpoint."""
     ending = "safetensors" if any(path.glob("*.safetensors*")) else "pt"
-    for name in (f"medusa_lm_head.{ending}", f"hydra_lm_head.{ending}"):
-        if (path / name).is_file():
-            return Single(path / name)
+    for file in (path / f"medusa_lm_head.{ending}", path / f"hydra_lm_head.{ending}"):
+        if file.is_file():
+            config = path / "config.json"
+            tensors = read_file(file) if ending == "safetensors" else read_pickled(file)
+            return TensorCheckpoint(path, tensors, read_json(config) if config.exists() else {})
     return open_checkpoint(path)
-
-
-def _held(file: Path) -> dict[str, Tensor]:
-    if file.suffix != ".safetensors":
-        return read_pickled(file)
-    return read_file(file)

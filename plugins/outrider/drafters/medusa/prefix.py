@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +24,7 @@ from outrider.core.target.norm import Norm
 from outrider.core.target.spec import TargetSpec
 from outrider.core.target.state import SLACK, Rows
 from outrider.core.target.where import Tables, Where
+from outrider.core.weights.renamed import TensorCheckpoint
 
 from .format import PREFIX, HydraFiles
 
@@ -48,29 +47,11 @@ class Prefix:
         return self.norm(self.block.run(states, where, memory[0], self.spec)[newest])
 
 
-class _Named:
-    """The layer's tensors under a llama's names, as a checkpoint."""
-
-    def __init__(self, files: HydraFiles) -> None:
-        self.path: Path = files.where
-        self._files = files
-
-    def names(self) -> list[str]:
-        return [name.replace(PREFIX, "model.", 1) for name in self._files.layer()]
-
-    def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        tensor = self._files.load(name.replace("model.", PREFIX, 1))
-        return tensor if dtype is None else tensor.to(dtype)
-
-    def layout(self, name: str) -> None:
-        return None
-
-
 @torch.inference_mode()
 def read_prefix(files: HydraFiles, target: Target, read: Callable[[Tensor], Tensor]) -> Prefix:
     """The layer of a set that has one, which fits the target. Raises ModelError, BrokenFileError for weights that are none."""
     spec = files.spec(target.info)
-    named: Any = _Named(files)
-    build = Builder(named, spec, target.beside)
+    tensors = {name.replace(PREFIX, "model.", 1): files.load(name) for name in files.layer()}
+    build = Builder(TensorCheckpoint(files.where, tensors), spec, target.beside)
     made = tables(spec, target.context + SLACK, target.dtype, target.device)
     return Prefix(read, build.block(0), build.final_norm(), spec, made)

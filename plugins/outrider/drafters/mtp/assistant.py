@@ -38,7 +38,6 @@ from outrider.core.target.state import SLACK, Room, State
 from outrider.core.target.where import Tables, Where
 from outrider.core.weights.config import ConfigReader
 
-from .noted import Noted
 from .readings import ASSISTANT, told
 
 if TYPE_CHECKING:
@@ -194,7 +193,7 @@ class Assistant:
 
 def load(target: Target, checkpoint: Checkpoint, options: Mapping[str, object]) -> Assistant:
     """The assistant in a checkpoint; option `position` chooses the reading. Raises ModelError, BrokenFileError, UsageError."""
-    return Assistant(target, _build(target, Noted(checkpoint)), told(options, ASSISTANT)["position"])
+    return Assistant(target, _build(target, checkpoint), told(options, ASSISTANT)["position"])
 
 
 def spec_of(config: Mapping[str, Any]) -> TargetSpec:
@@ -242,7 +241,7 @@ def _source(target: TargetSpec, mixer: AttentionSpec) -> int:
 
 
 @torch.inference_mode()
-def _build(target: Target, checkpoint: Any) -> Parts:
+def _build(target: Target, checkpoint: Checkpoint) -> Parts:
     spec, theirs = spec_of(checkpoint.config), read_spec(target.info.config)
     build = Builder(checkpoint, spec, target.beside)
     wide, width = target.info.width, spec.width
@@ -260,7 +259,7 @@ def _build(target: Target, checkpoint: Any) -> Parts:
     head = _clusters(checkpoint, build, vectors) or build.head(vectors)
     made = tables(spec, target.context + SLACK, target.dtype, target.device)
     parts = Parts(spec, before, tuple(blocks), build.final_norm(), head, after, made)
-    left = [name for name in checkpoint.names() if name not in checkpoint.read and not name.endswith(UNREAD)]
+    left = [name for name in build.unread if not name.endswith(UNREAD)]
     if left:
         raise ModelError(f"{build.origin} holds {min(left)}, which no assistant of Gemma 4 has.", OTHER)
     return parts

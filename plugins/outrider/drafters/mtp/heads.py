@@ -30,8 +30,8 @@ from outrider.core.target.spec import AttentionSpec, LayerSpec, TargetSpec
 from outrider.core.target.state import SLACK, Rows
 from outrider.core.target.where import Tables, Where
 from outrider.core.weights.pickled import read_pickled
+from outrider.core.weights.renamed import TensorCheckpoint
 from outrider.core.weights.safetensors import read_file
-from outrider.core.weights.stored import as_weights
 
 from .layout import META, read_settings
 
@@ -92,22 +92,6 @@ class Heads:
         return torch.cat([block.run(hidden, where, rows, self._spec)[newest] for block, rows in pairs])
 
 
-class _Meta:
-    """The heads of a folder under the names of a llama's layers, as a checkpoint."""
-
-    def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
-        self.path, self._tensors = path, tensors
-
-    def names(self) -> list[str]:
-        return list(self._tensors)
-
-    def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        return as_weights(self._tensors[name], dtype, f"{self.path}: {name}")
-
-    def layout(self, name: str) -> None:
-        return None
-
-
 def load(target: Target, path: Path) -> Heads:
     """The heads of the folder at `path`. Raises ModelError, BrokenFileError."""
     settings = read_settings(path)
@@ -118,11 +102,11 @@ def load(target: Target, path: Path) -> Heads:
             f"{path.name} has {count} heads, its params.json says {settings['n_future_tokens'] - 1}.", AGAIN
         )
     spec = _spec(settings, target, count, tensors)
-    return _build(target, _Meta(path, tensors), spec)
+    return _build(target, TensorCheckpoint(path, tensors), spec)
 
 
 @torch.inference_mode()
-def _build(target: Target, checkpoint: Any, spec: TargetSpec) -> Heads:
+def _build(target: Target, checkpoint: TensorCheckpoint, spec: TargetSpec) -> Heads:
     build = Builder(checkpoint, spec, target.form)
     blocks = [build.block(index) for index in range(len(spec.layers))]
     return Heads(target, blocks, spec, tables(spec, target.context + SLACK, target.dtype, target.device))

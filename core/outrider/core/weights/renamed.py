@@ -1,0 +1,104 @@
+"""Checkpoints that are not files as they lie: one under other names, and one of tensors that are in memory already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outrider.core.errors import BrokenFileError
+from outrider.core.text.files import TokenizerFiles
+from outrider.core.weights.gguf import AGAIN
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from outrider.core.weights.checkpoint import Checkpoint
+    from outrider.core.weights.grouped import Grouped
+    from outrider.core.weights.layout import Layout
+
+
+class TensorCheckpoint:
+    """Tensors by name, with a config, as a `Checkpoint`; nothing of it is quantised."""
+
+    format, quantisation = "tensors", "plain"
+
+    def __init__(self, path: Path, tensors: Mapping[str, Tensor], config: dict[str, Any] | None = None) -> None:
+        """`path`: where they come from, for messages."""
+        self.path, self.config, self._tensors = path, config or {}, dict(tensors)
+        self.generation: dict[str, Any] = {}
+        self.nbytes = sum(tensor.nbytes for tensor in self._tensors.values())
+
+    def names(self) -> list[str]:
+        """Names of all tensors."""
+        return list(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor."""
+        return tuple(self._tensors[name].shape)
+
+    def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor, as it is or in `dtype`. Raises BrokenFileError where something else than floats stands for weights."""
+        from outrider.core.weights.stored import as_weights
+
+        tensor = self._tensors[name]
+        return tensor if dtype is None else as_weights(tensor, dtype, f"{self.path}: {name}")
+
+    def layout(self, name: str) -> Layout | None:
+        """None: all is plain."""
+        return None
+
+    def grouped(self, name: str) -> Grouped | None:
+        """None: all is plain."""
+        return None
+
+    def text(self) -> TokenizerFiles:
+        """No tokenizer."""
+        return TokenizerFiles(origin=str(self.path))
+
+    def close(self) -> None:
+        """Let go of the tensors."""
+        self._tensors.clear()
+
+
+class RenamedCheckpoint:
+    """A checkpoint under other names: `names` maps those that readers ask for to those of the files; others are left out."""
+
+    def __init__(self, inner: Checkpoint, names: Mapping[str, str]) -> None:
+        self._inner, self._names = inner, names
+        self.path, self.format, self.config, self.generation = inner.path, inner.format, inner.config, inner.generation
+        self.nbytes, self.quantisation = inner.nbytes, inner.quantisation
+
+    def names(self) -> list[str]:
+        """The names that readers ask for."""
+        return list(self._names)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor. Raises BrokenFileError if there is none of that name."""
+        return self._inner.shape(self._stored(name))
+
+    def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """As `Checkpoint`. Raises BrokenFileError if there is none of that name."""
+        return self._inner.load(self._stored(name), dtype)
+
+    def layout(self, name: str) -> Layout | None:
+        """As `Checkpoint`."""
+        return self._inner.layout(self._stored(name))
+
+    def grouped(self, name: str) -> Grouped | None:
+        """As `Checkpoint`."""
+        return self._inner.grouped(self._stored(name))
+
+    def text(self) -> TokenizerFiles:
+        """As `Checkpoint`."""
+        return self._inner.text()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._inner.close()
+
+    def _stored(self, name: str) -> str:
+        if name not in self._names:
+            raise BrokenFileError(f"{self.path} has no tensor {name}.", AGAIN)
+        return self._names[name]
