@@ -94,7 +94,7 @@ class Rider:
             return None
         logits, back = self._state.feed()  # [1, Vd], [1, d]
         if self._style.branches(context.nodes):
-            return self._tree(logits, back, min(context.nodes, NODES))
+            return self._tree(context, logits, back, min(context.nodes, NODES))
         return self._chain(context, logits, back, min(context.nodes, LONGEST))
 
     def _chain(self, context: Context, logits: Tensor, back: Tensor, count: int) -> Draft | None:
@@ -107,20 +107,33 @@ class Rider:
             return None
         return picks.draft()
 
-    def _tree(self, logits: Tensor, back: Tensor, count: int) -> Draft | None:
-        """EAGLE-2: follow the k likeliest nodes of every level, then keep the `count` likeliest of all that were seen."""
+    def _tree(self, context: Context, logits: Tensor, back: Tensor, count: int) -> Draft | None:
+        """EAGLE-2: follow the k likeliest nodes of every level, then keep the `count` likeliest of all that were seen.
+
+        The token that the target's noise draws by the law of the first level stands for its likeliest one, as in a chain.
+        """
+        first = self._children(logits)[0][0, :1]
+        if not context.probs and bool(logits.isfinite().all()):
+            first = context.sample(self._in_target_ids(logits), len(context.tokens), [])
         rows = (self._style.depth - 1) * self._style.top_k
-        tokens, scores, parents = self._state.draft("tree", self._grow, (), logits, back, rows=rows)
+        tokens, scores, parents = self._state.draft("tree", self._grow, (), logits, back, first, rows=rows)
         if bool(scores.isnan().any()):
             self._state.wipe()
             return None
         return _likeliest(tokens, scores, parents, count)
 
-    def _grow(self, scratch: Scratch, _: Tensor, logits: Tensor, back: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """All nodes that were seen, level by level: tokens, log-probabilities of their paths, parents, each [nodes]."""
+    def _grow(
+        self, scratch: Scratch, _: Tensor, logits: Tensor, back: Tensor, drawn: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """All nodes that were seen, level by level: tokens, log-probabilities of their paths, parents, each [nodes].
+
+        `drawn` [1] goes before the other tokens of the first level; the probabilities there are those of the ranks.
+        """
         network, device = self._network, back.device
         tokens, scores = self._children(logits)  # [1, k]
         k = tokens.shape[1]
+        later = torch.cat((torch.zeros_like(drawn, dtype=torch.bool), tokens[0] == drawn))  # what is drawn comes once
+        tokens = torch.cat((drawn, tokens[0]))[later.sort(stable=True).indices[:k]][None]
         grown = [(tokens[0], scores[0], torch.full((k,), -1, device=device))]  # token, log p of its path, parent
         front = torch.arange(k, device=device)  # [k] nodes that are followed
         tokens, scores, states = tokens[0], scores[0], back.expand(k, -1)
@@ -152,11 +165,13 @@ class Rider:
 
 
 def _likeliest(tokens: Tensor, scores: Tensor, parents: Tensor, count: int) -> Draft:
-    """The `count` best nodes, in the order in which they grew.
+    """The `count` best nodes, in the order in which they grew, each with the chance that its parent's law gave to its rank.
 
     No node is likelier than its parent, and of equal ones the older comes first, so every parent is among them.
     """
     best = scores.sort(descending=True, stable=True).indices[:count].sort().values  # [n]
     place = torch.full((scores.shape[0] + 1,), -1, device=scores.device)  # one more for the root
     place[best] = torch.arange(best.shape[0], device=scores.device)
-    return Draft(tokens[best].cpu(), place[parents[best]].cpu())
+    above = torch.cat((scores, scores.new_zeros(1)))[parents[best]]  # 0 for the root, which is the last
+    chances = (scores[best] - above).exp().nan_to_num(0.0).clamp(max=1.0)
+    return Draft(tokens[best].cpu(), place[parents[best]].cpu(), confidence=chances.cpu())
