@@ -22,7 +22,7 @@ from outrider.core import accept
 from outrider.core.accept import Guess
 from outrider.core.drafting import Context
 from outrider.core.noise import Noise
-from outrider.core.sample import Picks, Sampler, Settings
+from outrider.core.sample import ChainSampler, Sampler, Settings
 
 V, DEPTH = 3, 2  # vocabulary; tokens whose joint law is compared
 PLAIN = Settings(temperature=1.0, top_p=1.0)
@@ -197,13 +197,15 @@ class Drawn:
         return self.luck.draw("draft", self.position, probs)
 
 
-def picked(go_on: Callable[[int, float], bool], *, keep: bool = True, lengths: set[int] | None = None) -> Proposer:
-    """A chain of up to 2 tokens of another model, picked as drafters do, which ends where `go_on` says so."""
+def picked(
+    worth_drafting: Callable[[int, float], bool], *, keep: bool = True, lengths: set[int] | None = None
+) -> Proposer:
+    """A chain of up to 2 tokens of another model, picked as drafters do, which ends where `worth_drafting` says so."""
 
     def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> Guess:
         stream = partial(Drawn, luck)
-        context = Context(text, 2, True, sampler.chain, sampler.distribution, stream, go_on)
-        picks = Picks(context, 2)
+        context = Context(text, 2, True, sampler.chain, sampler.distribution, stream, worth_drafting)
+        picks = ChainSampler(context, 2)
         while picks.add(law(2, (*text, *picks.path))):
             pass
         draft = picks.draft()

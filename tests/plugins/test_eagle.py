@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ from torch import Tensor
 from outrider.core.conversation import Conversation
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Step
 from outrider.core.errors import BrokenFileError, ModelError, UsageError
+from outrider.core.noise import Noise
 from outrider.core.protocol import DrafterChoice
-from outrider.core.sample import Settings
+from outrider.core.sample import Sampler, Settings
 from outrider.core.target.where import Where
 from outrider.drafters.eagle import Eagle
 from outrider.drafters.eagle.draft import Rider
@@ -448,6 +449,35 @@ def test_budgets_decide_between_chain_and_tree(tmp_path: Path) -> None:
                 depth.append(depth[parent + 1] + 1)
             assert max(depth) <= 4
     assert eagles.load(tmp_path, target, tree="tree", depth=5).shape.depth == 5
+
+
+def test_a_tree_begins_with_the_token_of_the_targets_noise(tmp_path: Path) -> None:
+    """It stands for the likeliest one, once; the chances told are those of the ranks, whatever was drawn."""
+    target = toys.target()
+    draft = eagles.load(eagles.folder(tmp_path, "eagle3"), target, tree="tree", depth=3, top_k=4)
+    ids, states = eagles.conversation(target, draft.needs.hidden, 9)
+    draft.advance(Step(0, ids, NONE, states))
+    tokens, told, others = ids.tolist(), [], 0
+    for seed in range(12):
+        noise = Noise(seed)
+        sampler = Sampler(Settings(temperature=3.0, top_k=0, top_p=1.0), noise, tokens)
+        stream = partial(noise.draft_stream, root=len(tokens) - 1)
+        context = Context(tokens, 12, False, sampler.chain, sampler.distribution, stream)
+        logits = draft._state.feed()[0]
+        first = int(context.sample(draft._in_target_ids(logits), len(tokens), [])[0])
+        made = draft.propose(context)
+        assert made is not None and made.parents is not None and made.confidence is not None
+        level = made.tokens[made.parents == -1].tolist()
+        assert level[0] == first and len(set(level)) == len(level)
+        best = logits.softmax(-1).sort(descending=True).values[0, : len(level)]
+        torch.testing.assert_close(made.confidence[made.parents == -1], best, atol=1e-5, rtol=1e-4)
+        told.append(first)
+        rejecting = draft.propose(replace(context, probs=True))
+        assert rejecting is not None and rejecting.probs is None
+        likeliest = int(draft._children(logits)[0][0, 0])
+        assert int(rejecting.tokens[0]) == likeliest
+        others += first != likeliest
+    assert others and len(set(told)) > 2
 
 
 def test_by_itself_it_makes_chains_on_a_cpu(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from outrider.core.conversation import Conversation
 from outrider.core.drafting import Draft, Fit, ModelInfo, Step
 from outrider.core.errors import ModelError
 from outrider.core.protocol import DrafterChoice
-from outrider.core.sample import Picks, Settings
+from outrider.core.sample import ChainSampler, Settings
 from outrider.core.target.linear import Expanding, Linear
 from outrider.core.target.model import TargetModel
 from outrider.core.target.packed_linear import Packed
@@ -83,8 +83,8 @@ def pair(request: pytest.FixtureRequest) -> pairs.Pair:
 
 def test_every_round_is_the_reference(pair: pairs.Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
-    add = Picks.add
-    monkeypatch.setattr(Picks, "add", lambda self, row: seen.append(row) or add(self, row))
+    add = ChainSampler.add
+    monkeypatch.setattr(ChainSampler, "add", lambda self, row: seen.append(row) or add(self, row))
     tolerance = 2e-3 if "qwen3" in pair.folder.name else 1e-3
     for prompt, notes in enumerate(pair.notes["prompts"]):
         seen.clear()
@@ -140,8 +140,8 @@ def test_rows_and_logits_are_the_formula(
     path = folder if count == 1 else three
     model, tensors = layers.target(path), load_file(path / "model.safetensors")
     drafter, seen = load(model, **options), list[torch.Tensor]()
-    add = Picks.add
-    monkeypatch.setattr(Picks, "add", lambda self, row: seen.append(row) or add(self, row))
+    add = ChainSampler.add
+    monkeypatch.setattr(ChainSampler, "add", lambda self, row: seen.append(row) or add(self, row))
     tokens: list[int] = []
     for cut, more in [(0, PROMPT), (len(PROMPT), [7]), (len(PROMPT) - 3, [8, 9, 1, 2, 3, 4]), (13, [8])]:
         drafter.rewind(cut)
@@ -173,8 +173,8 @@ def test_rows_without_a_state_are_seen_by_nobody(folder: Path, monkeypatch: pyte
     """Switched on late, off for a while, and on again: what was never told is left out, the rest keeps its place."""
     model, tensors = layers.target(folder), load_file(folder / "model.safetensors")
     drafter, seen = load(model), list[torch.Tensor]()
-    add = Picks.add
-    monkeypatch.setattr(Picks, "add", lambda self, row: seen.append(row) or add(self, row))
+    add = ChainSampler.add
+    monkeypatch.setattr(ChainSampler, "add", lambda self, row: seen.append(row) or add(self, row))
     text = [*PROMPT, 4, 7, 1, 30, 77, 12, 99, 3]
     hear(drafter, model, text[:4], slice(0, 0))
     assert proposed(drafter, text[:4]) is None

@@ -19,7 +19,7 @@ from outrider.core.conversation import Conversation
 from outrider.core.drafting import Fit, Step
 from outrider.core.errors import ModelError, UsageError
 from outrider.core.protocol import DrafterChoice
-from outrider.core.sample import Picks, Settings
+from outrider.core.sample import ChainSampler, Settings
 from outrider.core.target.model import SLACK, TargetModel
 from outrider.core.weights.checkpoint import open_checkpoint
 from outrider.drafters.mtp import Mtp
@@ -39,8 +39,8 @@ def load(model: TargetModel, path: Path, **options: object) -> Assistant:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Rows of logits that tokens were picked by."""
     rows: list[Tensor] = []
-    add = Picks.add
-    monkeypatch.setattr(Picks, "add", lambda self, row: rows.append(row) or add(self, row))
+    add = ChainSampler.add
+    monkeypatch.setattr(ChainSampler, "add", lambda self, row: rows.append(row) or add(self, row))
     return rows
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from outrider.core.conversation import Conversation
 from outrider.core.drafting import Fit, Step
 from outrider.core.errors import BrokenFileError, ModelError
-from outrider.core.sample import Picks, Settings
+from outrider.core.sample import ChainSampler, Settings
 from outrider.core.target.model import TargetModel
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp.heads import Heads
@@ -71,8 +71,8 @@ def formula(model: TargetModel, states: Tensor) -> Tensor:
 def test_logits_are_the_formula(model: TargetModel, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a prompt, after a cut, and after a run without drafts."""
     seen: list[Tensor] = []
-    add = Picks.add
-    monkeypatch.setattr(Picks, "add", lambda self, row: seen.append(row) or add(self, row))
+    add = ChainSampler.add
+    monkeypatch.setattr(ChainSampler, "add", lambda self, row: seen.append(row) or add(self, row))
     drafter = load(model, save(tmp_path / "heads", form))
     assert drafter.shape.nodes == COUNT and drafter.needs.hidden == (1,)
     tokens: list[int] = []

@@ -224,7 +224,7 @@ class _Part:
             return None
         self.catch_up()
         nodes = min(context.nodes, self.drafter.shape.nodes)
-        return self.drafter.propose(replace(context, nodes=nodes, probs=False, go_on=None), vocab)
+        return self.drafter.propose(replace(context, nodes=nodes, probs=False, worth_drafting=None), vocab)
 
     def hear(self, step: Step, *, now: bool) -> None:
         """Tell it, at once where it has just drafted or much would wait; else when it is asked again, all at once."""

@@ -81,11 +81,11 @@ class Law:
 
     def _guess(self, rider: GuardedDrafter, sampler: Sampler) -> accept.Guess:
         rounds = Rounds(self._target, self._tokens, sampler, "rejection")
-        rounds.go_on = self._go_on
+        rounds.worth_drafting = self._worth_drafting
         draft = rider.propose(rounds.context(rider, 2), self._target.vocab)
         return guess_of(draft, self._target.trees)[0]
 
-    def _go_on(self, depth: int, confidence: float) -> bool:
+    def _worth_drafting(self, depth: int, confidence: float) -> bool:
         """Where it is no less sure than half of the time before, up to rounding."""
         before = self._heard[depth]
         least = 0.999 * median(before) if before else 0.0

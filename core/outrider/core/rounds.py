@@ -72,8 +72,10 @@ class Rounds:
         self.tokens = tokens
         self.sampler = sampler
         self.rule = rule
-        self.go_on: Callable[[int, float], bool] | None = None  # as `Context.go_on`, of the rounds to come
-        self.more: Callable[[int], bool] | None = None  # as `Context.more`
+        self.worth_drafting: Callable[[int, float], bool] | None = (
+            None  # as `Context.worth_drafting`, of the rounds to come
+        )
+        self.worth_extending: Callable[[int], bool] | None = None  # as `Context.worth_extending`
         self._seen = Tokens(tokens)  # by drafters
         self._ahead = ahead  # whether a round may be launched before the last one is read
         self._flights = Flights.of(target.lane, sampler, rule)
@@ -119,8 +121,8 @@ class Rounds:
             sample=self.sampler.chain,
             to_probs=self.sampler.distribution,
             rng=partial(self.sampler.noise.draft_stream, root=len(self.tokens) - 1),
-            go_on=self.go_on,
-            more=self.more,
+            worth_drafting=self.worth_drafting,
+            worth_extending=self.worth_extending,
         )
 
     def _propose(self, drafter: Rider | None, budget: int) -> Draft | None:

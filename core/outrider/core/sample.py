@@ -1,6 +1,6 @@
 """Logits -> distribution -> token, once for everybody: target and drafter, drafted and plain, greedy and sampled.
 
-`together` draws for several answers at once, `Picks` makes a drafter's chain of it.
+`together` draws for several answers at once, `ChainSampler` makes a drafter's chain of it.
 
 Order: repeat, presence and frequency penalties, logit bias, temperature, top-k, top-p, min-p. The repeat penalty counts
 the whole context, the other two the answer only; tokens of a draft count for the rows behind them.
@@ -251,12 +251,12 @@ def together(logits: Tensor, samplers: Sequence[Sampler], positions: Sequence[in
     return made.tolist()
 
 
-class Picks:
+class ChainSampler:
     """The tokens of one chain of at most `count`, picked one after the other from a drafter's rows of logits.
 
     They are coupled to the target's own noise or, where `probs` are wanted, drawn from the private stream with their laws
-    told. How sure the drafter is of a token is known before it is picked, and `context.go_on` may end the chain by that,
-    `context.more` behind a token that was picked.
+    told. How sure the drafter is of a token is known before it is picked, and `context.worth_drafting` may end the chain by that,
+    `context.worth_extending` behind a token that was picked.
     `weighs` False: it is not looked at, so that passes which were captured ask the device for no more than they must.
     """
 
@@ -277,7 +277,9 @@ class Picks:
         held = float(certainty(row) if self._weighs else row.max())
         self.broken = not math.isfinite(held)
         held = held if sure is None else sure
-        if self.broken or (self._weighs and context.go_on is not None and not context.go_on(depth, held)):
+        if self.broken or (
+            self._weighs and context.worth_drafting is not None and not context.worth_drafting(depth, held)
+        ):
             return False
         position = len(context.tokens) + depth
         if context.probs:
@@ -290,8 +292,8 @@ class Picks:
         return len(self.path) < self._count and self._more(context)
 
     def _more(self, context: Context) -> bool:
-        asks = self._weighs and context.go_on is not None
-        return not asks or context.more is None or context.more(len(self.path))
+        asks = self._weighs and context.worth_drafting is not None
+        return not asks or context.worth_extending is None or context.worth_extending(len(self.path))
 
     def draft(self) -> Draft | None:
         """What was picked."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outrider.core.draft_state import Scratch
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.sample import Picks, certainty, in_target_ids
+from outrider.core.sample import ChainSampler, certainty, in_target_ids
 
 from .build import Parts
 from .heads import Follow
@@ -141,7 +141,9 @@ class Rider:
     def _chain(self, slots: Slots, context: Context) -> Draft | None:
         """Slot by slot. Whether one drafts at all is settled before its token is drawn, so `probs` stay honest."""
         count = slots.logits.shape[0]
-        picks = Picks(replace(context, go_on=None), count, weighs=self._weighs)  # the block is there: no stop saves it
+        picks = ChainSampler(
+            replace(context, worth_drafting=None), count, weighs=self._weighs
+        )  # the block is there: no stop saves it
         for slot in range(count):
             previous = picks.path[-1] if picks.path else context.tokens[-1]
             sure = self.sure(slots, slot, previous) if self._tells else None

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outrider.core.draft_state import DraftState, Scratch
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step
-from outrider.core.sample import Picks, in_target_ids
+from outrider.core.sample import ChainSampler, in_target_ids
 
 from .network import Network
 
@@ -99,7 +99,7 @@ class Rider:
 
     def _chain(self, context: Context, logits: Tensor, back: Tensor, count: int) -> Draft | None:
         """Up to `count` tokens, drawn as the target would draw them, or from the `draft` stream with `probs` [n, V]."""
-        picks = Picks(context, count, weighs=not self._state.captured)
+        picks = ChainSampler(context, count, weighs=not self._state.captured)
         while picks.add(self._in_target_ids(logits[0]), logits[0]):
             logits, back = self._state.follow(picks.path[-1], back, len(picks.path))
         if picks.broken:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from outrider.core.drafting import Context, Draft
-from outrider.core.sample import Picks, certainty
+from outrider.core.sample import ChainSampler, certainty
 
 from .draft import LONGEST, Rider
 
@@ -37,7 +37,9 @@ class Parallel(Rider):
         if not context.probs:
             held = certainty(logits) if weighs else None
             return Draft(context.sample(rows, position, []), confidence=held)
-        picks = Picks(replace(context, go_on=None), count, weighs=weighs)  # all is there: no stop saves it
+        picks = ChainSampler(
+            replace(context, worth_drafting=None), count, weighs=weighs
+        )  # all is there: no stop saves it
         for row, own in zip(rows, logits, strict=True):  # only processors tie a row to the tokens before it
             picks.add(row, own)
         return picks.draft()

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
 from outrider.core.errors import ModelError
-from outrider.core.sample import Picks
+from outrider.core.sample import ChainSampler
 from outrider.core.target.attention import Attention
 from outrider.core.target.build import Builder
 from outrider.core.target.decoder import Block
@@ -155,7 +155,7 @@ class Assistant:
         if self._state is None:
             return None
         where = self._look()
-        picks = Picks(context, count, weighs=self._target.graphs is None)
+        picks = ChainSampler(context, count, weighs=self._target.graphs is None)
         logits, state = self._pass(context.tokens[-1], self._state, where)
         while picks.add(logits):
             logits, state = self._pass(picks.path[-1], state, where)

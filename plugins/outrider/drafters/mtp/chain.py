@@ -20,7 +20,7 @@ from torch import Tensor
 
 from outrider.core.draft_state import DraftState, Outputs
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.sample import Picks
+from outrider.core.sample import ChainSampler
 from outrider.core.target.decoder import Block
 from outrider.core.target.linear import Linear
 from outrider.core.target.norm import Norm
@@ -108,7 +108,7 @@ class Chain:
         state = self._state
         if not state.ready(len(context.tokens)):
             return None
-        picks = Picks(context, min(context.nodes, self.shape.nodes), weighs=not state.captured)
+        picks = ChainSampler(context, min(context.nodes, self.shape.nodes), weighs=not state.captured)
         made: Made = state.feed()
         if state.origin != self._origin:  # rows began anew
             self._later, self._origin = [0] * len(self._later), state.origin

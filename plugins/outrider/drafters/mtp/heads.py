@@ -21,7 +21,7 @@ from torch import Tensor
 from outrider.core.draft_state import DraftState
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
 from outrider.core.errors import ModelError
-from outrider.core.sample import Picks
+from outrider.core.sample import ChainSampler
 from outrider.core.target.build import Builder
 from outrider.core.target.decoder import Block
 from outrider.core.target.families import read_spec
@@ -76,7 +76,7 @@ class Heads:
         """One token of each head, with `probs` [n, V] if they are wanted; None while no state is known."""
         if not self._state.ready(len(context.tokens)):
             return None
-        picks = Picks(replace(context, go_on=None), len(self._blocks), weighs=not self._state.captured)
+        picks = ChainSampler(replace(context, worth_drafting=None), len(self._blocks), weighs=not self._state.captured)
         for row in self.logits(self._state.feed())[: context.nodes]:  # made in one pass: to stop would save nothing
             if not picks.add(row):
                 break
