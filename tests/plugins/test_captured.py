@@ -355,10 +355,10 @@ def test_what_is_no_number_does_not_stay(name: str, quick: bool, tmp_path: Path)
         rows = drafter._cache.states[0]
     elif name == "mtp":
         drafter = of_files(Mtp(), tmp_path, {})(here)
-        rows = drafter._states[0]  # type: ignore[attr-defined]
+        rows = drafter._state.rows[0]  # type: ignore[attr-defined]
     else:
         drafter = of_files(DFlash(), files.write(tmp_path, files.config(name), files.tensors(name)), {})(here)
-        rows = drafter._rows[1]  # type: ignore[attr-defined]
+        rows = drafter._state.rows[1]  # type: ignore[attr-defined]
     assert isinstance(rows, Rows)
     ids, states = eagles.conversation(target, drafter.needs.hidden or (0,), 9)
     drafter.advance(Step(0, ids, eagles.NONE, states))

@@ -186,13 +186,15 @@ def test_by_itself_it_makes_a_tree_where_that_is_as_quick(home: Path, kind: str)
 def block_error(folder: Path, draft: Rider, talk: Conversation) -> float:
     """Largest difference of the next block's states to plain steps over the states of a new pass."""
     tokens, target = talk.tokens, talk.target
-    assert draft.origin + draft.count == len(tokens) - 1
+    state, drafts = draft._state, draft.shape.depth
+    assert state.ready(len(tokens))
+    hidden = draft.slots(tokens[-1], drafts).hidden
+    assert pairs.positions(state) == list(range(state.origin, len(tokens) - 1))
     states = toys.target(vocab=VOCAB, sharp=0.4).forward(tokens, states=draft.needs.hidden).hidden
     assert states is not None
-    drafts = draft.shape.depth
     ids = torch.tensor([tokens[-1], *[VOCAB - 1] * (files.BLOCK - 1)])
-    want = files.block(folder, states[draft.origin : len(tokens) - 1], draft.origin, target.embed(ids))
-    return float((draft.slots(tokens[-1], drafts).hidden - want[-drafts:]).abs().max())
+    want = files.block(folder, states[state.origin : len(tokens) - 1], state.origin, target.embed(ids))
+    return float((hidden - want[-drafts:]).abs().max())
 
 
 @pytest.mark.parametrize("kind", files.KINDS)
@@ -218,7 +220,7 @@ def test_the_block_is_right_after_rejections_and_edits(home: Path, kind: str) ->
     assert block_error(folder, draft, talk) < 1e-4
     for ids in ([*PROMPT, *told.token_ids[:9], 4, 4], [*PROMPT[:5], 1, 1], PROMPT[:1]):
         toys.answer(talk, ids, guarded, limit=7)
-        assert draft.origin == 0
+        assert draft._state.origin == 0
         assert block_error(folder, draft, talk) < 1e-4
 
 
@@ -232,7 +234,7 @@ def test_after_a_hot_switch_it_knows_what_it_missed(home: Path, kind: str) -> No
     got = toys.answer(talk, PROMPT, table, settings=toys.SAMPLED, control=control)
     assert got.token_ids == want.token_ids
     assert got.proposed > 0
-    assert draft.origin == 0
+    assert draft._state.origin == 0
     assert block_error(home / f"{kind}{VOCAB}", draft, talk) < 1e-4
 
 
@@ -250,13 +252,13 @@ def test_where_they_are_not_told_the_context_begins_where_states_are_known(
     got = toys.answer(talk, PROMPT, {"none": None, "rides": guarded}, settings=toys.SAMPLED, control=control)
     assert got.token_ids == want.token_ids
     assert got.proposed > 0
-    assert draft.origin > len(PROMPT)
+    assert draft._state.origin > len(PROMPT)
     assert block_error(folder, draft, talk) < 1e-4
-    draft.rewind(draft.origin - 2)
-    assert draft.count == 0
+    draft.rewind(draft._state.origin - 2)
+    assert draft._state.count == 0
     talk.reuse([])
     toys.answer(talk, PROMPT, toys.guard(draft), limit=9)  # the whole prompt, with its states
-    assert draft.origin == 0
+    assert draft._state.origin == 0
     assert block_error(folder, draft, talk) < 1e-4
 
 
@@ -312,7 +314,7 @@ def test_a_fork_follows_its_own_conversation(home: Path) -> None:
     assert not torch.allclose(copy.slots(1, 4).logits, before)
     assert torch.equal(draft.slots(1, 4).logits, before)
     draft.close()
-    assert draft.count == 0
+    assert draft._state.count == 0
 
 
 @torch.inference_mode()

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from outrider.core.base.errors import BrokenFileError, ModelError, UsageError
 from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Step
 from outrider.core.model.cache.layout import Where
-from outrider.core.sampling.sample import Settings
+from outrider.core.sampling.noise import Noise
+from outrider.core.sampling.sample import Sampler, Settings
 from outrider.core.session.conversation import Conversation
 from outrider.drafters.eagle import Eagle
 from outrider.drafters.eagle.draft import Rider
@@ -152,7 +153,7 @@ def test_states_and_logits_of_the_prompt(name: str) -> None:
     torch.testing.assert_close(fed.flatten(1), told.tensors["p0.prefill.state"][0], atol=1e-3, rtol=1e-4)
     where = Where(0, len(ids), layer.tables, torch.float32, torch.device("cpu"))
     behind = told.tensors["p0.prefill.input_ids"][0]
-    feature = layer(behind, layer.entry.fuse(states), where, draft._trail._rows)
+    feature = layer(behind, layer.entry.fuse(states), where, draft._state.rows)
     torch.testing.assert_close(feature, told.tensors["p0.prefill.feature"][0], atol=1e-3, rtol=1e-4)
     torch.testing.assert_close(layer.logits(feature), told.tensors["p0.prefill.logits"][0], atol=1e-3, rtol=1e-4)
 
@@ -276,7 +277,7 @@ def test_pieces_drafts_and_rewinds_leave_no_trace(tmp_path: Path) -> None:
         want, got = once.propose(context), pieces.propose(context)
         assert want is not None and got is not None
         assert got.tokens.tolist() == want.tokens.tolist()
-        assert pieces._trail._positions == list(range(39))
+        assert pairs.positions(pieces._state) == list(range(39))
 
 
 def test_tokens_without_states_leave_a_gap_and_positions_stay_true(tmp_path: Path) -> None:
@@ -286,8 +287,8 @@ def test_tokens_without_states_leave_a_gap_and_positions_stay_true(tmp_path: Pat
     draft.advance(Step(0, ids[:12], NONE, None))
     assert draft.propose(pairs.context(ids[:12].tolist(), 3)) is None
     draft.advance(Step(12, ids[12:16], NONE, states[13:15]))  # states for the last two only
-    assert draft.inner._trail.feature(16) is not None
-    assert draft.inner._trail._positions == [13, 14]
+    assert draft.propose(pairs.context(ids[:16].tolist(), 3)) is not None
+    assert pairs.positions(draft.inner._state) == [13, 14]
     draft.advance(Step(16, ids[16:18], NONE, None))
     assert draft.propose(pairs.context(ids[:18].tolist(), 3)) is None
     draft.advance(Step(18, ids[18:], NONE, states[17:]))
@@ -306,18 +307,18 @@ def test_a_long_prompt_is_worked_off_in_chunks(tmp_path: Path) -> None:
     g = torch.Generator().manual_seed(1)
     prompt = torch.randint(0, 48, (1200,), generator=g).tolist()
     most = 0
-    hear = draft._trail.hear
+    state, advance = draft._state, draft._state.advance
 
     def watched(step: Step) -> None:
         nonlocal most
-        hear(step)
-        most = max(most, sum(some.tokens.shape[0] for some in draft._trail._waiting))
+        advance(step)
+        most = max(most, len(state.tokens) - 1 - state.count)
 
-    draft._trail.hear = watched  # type: ignore[method-assign]
+    state.advance = watched  # type: ignore[method-assign]
     want = toys.answer(Conversation(toys.target(context=1400)), prompt, limit=8)
     got = toys.answer(Conversation(target), prompt, toys.guard(draft), limit=8)
     assert got.token_ids == want.token_ids
-    assert len(draft._trail._positions) > 1200
+    assert state.count > 1200
     assert 0 < most < 512
 
 
@@ -372,15 +373,11 @@ def test_a_guess_that_is_no_number_does_not_stay(tmp_path: Path) -> None:
     ids, states = eagles.conversation(target, draft.needs.hidden, 10)
     draft.advance(Step(0, ids[:9], NONE, states[:8]))
     context = pairs.context(ids[:9].tolist(), 4)
-    feature = draft._trail.feature(9)
-    assert feature is not None
-    guessed = draft._children(feature)[0][0]
+    guessed = draft._children(draft._state.feed()[0])[0][0]
     draft._network.embed.weight[guessed[3]] = torch.nan  # type: ignore[attr-defined]
     assert draft.propose(context) is None
     draft.advance(Step(9, ids[9:], NONE, states[8:]))
-    after = draft._trail.feature(10)
-    assert after is not None
-    assert bool(after.isfinite().all())
+    assert bool(draft._state.feed()[1].isfinite().all())
 
 
 @pytest.mark.parametrize("settings", [toys.GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -454,6 +451,35 @@ def test_budgets_decide_between_chain_and_tree(tmp_path: Path) -> None:
     assert eagles.load(tmp_path, target, tree="tree", depth=5).shape.depth == 5
 
 
+def test_a_tree_begins_with_the_token_of_the_targets_noise(tmp_path: Path) -> None:
+    """It stands for the likeliest one, once; the chances told are those of the ranks, whatever was drawn."""
+    target = toys.target()
+    draft = eagles.load(eagles.folder(tmp_path, "eagle3"), target, tree="tree", depth=3, top_k=4)
+    ids, states = eagles.conversation(target, draft.needs.hidden, 9)
+    draft.advance(Step(0, ids, NONE, states))
+    tokens, told, others = ids.tolist(), [], 0
+    for seed in range(12):
+        noise = Noise(seed)
+        sampler = Sampler(Settings(temperature=3.0, top_k=0, top_p=1.0), noise, tokens)
+        stream = partial(noise.draft_stream, root=len(tokens) - 1)
+        context = Context(tokens, 12, False, sampler.chain, sampler.distribution, stream)
+        logits = draft._state.feed()[0]
+        first = int(context.sample(draft._in_target_ids(logits), len(tokens), [])[0])
+        made = draft.propose(context)
+        assert made is not None and made.parents is not None and made.confidence is not None
+        level = made.tokens[made.parents == -1].tolist()
+        assert level[0] == first and len(set(level)) == len(level)
+        best = logits.softmax(-1).sort(descending=True).values[0, : len(level)]
+        torch.testing.assert_close(made.confidence[made.parents == -1], best, atol=1e-5, rtol=1e-4)
+        told.append(first)
+        rejecting = draft.propose(replace(context, probs=True))
+        assert rejecting is not None and rejecting.probs is None
+        likeliest = int(draft._children(logits)[0][0, 0])
+        assert int(rejecting.tokens[0]) == likeliest
+        others += first != likeliest
+    assert others and len(set(told)) > 2
+
+
 def test_by_itself_it_makes_chains_on_a_cpu(tmp_path: Path) -> None:
     """There a tree takes as long as several plain passes."""
     target = toys.target()
@@ -468,7 +494,7 @@ def test_by_itself_it_makes_chains_on_a_cpu(tmp_path: Path) -> None:
     match = Eagle().check(target.info, str(tmp_path))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("outrider.drafters.eagle.network.load", lambda *some: draft._network)
-        patch.setattr("outrider.drafters.eagle.trail.Trail", lambda *some: draft._trail)
+        patch.setattr("outrider.core.drafting.state.DraftState", lambda *some, **more: draft._state)
         assert make(target, match, {"depth": 4}).line == 4
 
 

@@ -24,13 +24,13 @@ from torch import Tensor
 from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Context, Draft, Fit, Step
+from outrider.core.drafting.state import DraftState
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.conversation import Conversation
 from outrider.drafters.eagle import Eagle
 from outrider.drafters.eagle.draft import Rider, Style
 from outrider.drafters.eagle.parallel import Parallel
-from outrider.drafters.eagle.trail import Trail
 
 SAMPLED = Settings(temperature=0.9, top_p=0.95)
 
@@ -98,7 +98,7 @@ def test_drafts_of_many_rounds_are_those_of_the_formulas(kind: str, tmp_path: Pa
         seen.rewind(end)
     assert len({len(draft.tokens) for _, draft, _ in seen.made}) == 3
     seen.rewind(30)
-    assert seen.propose(pairs.context(ids[:30].tolist(), 4)) is None  # what the newest row gave is forgotten
+    assert seen.propose(pairs.context(ids[:30].tolist(), 4)) is not None  # its state is still known
     seen.advance(Step(30, ids[30:33], NONE, states[29:32]))
     assert seen.propose(pairs.context(ids[:33].tolist(), 4)) is not None
     same(seen, path, target)
@@ -116,14 +116,16 @@ def test_all_tokens_come_from_one_pass_and_only_true_rows_stay(tmp_path: Path) -
         return entry(ids)
 
     network = replace(draft._network, embed=counted)
-    draft = Parallel(network, Trail(network, draft._trail._room), STATES, 48, Style(tree="chain"))
+    mixers = [block.attention for block in network.blocks]
+    state = DraftState(target, mixers, network.tables, network.entry.fuse, network.run)
+    draft = Parallel(network, state, STATES, 48, Style(tree="chain"))
     draft.advance(Step(0, ids[:12], NONE, states[:11]))
     assert draft.propose(pairs.context(ids[:12].tolist(), 6)) is not None
     draft.advance(Step(12, ids[12:15], NONE, states[11:14]))
     assert draft.propose(pairs.context(ids[:15].tolist(), 6)) is not None
     assert passes == [11 + 5, 3 + 5]
-    assert draft._trail._positions == list(range(14))
-    assert len(draft._trail._rows) == 3
+    assert pairs.positions(state) == list(range(14))
+    assert len(state.rows) == 3
 
 
 def test_tokens_without_states_leave_a_gap_and_positions_stay_true(tmp_path: Path) -> None:
@@ -174,13 +176,13 @@ def test_what_is_no_number_is_not_proposed_and_does_not_stay(tmp_path: Path) -> 
     ids, states = eagles.conversation(target, STATES, 12)
     seen.advance(Step(0, ids[:6], NONE, states[:5]))
     assert seen.propose(pairs.context(ids[:6].tolist(), 4)) is None
-    assert seen.inner._trail._positions == []
+    assert pairs.positions(seen.inner._state) == []
     seen.advance(Step(6, ids[6:11], NONE, states[5:10]))
     for nodes in (1, 4, 1):
         assert (seen.propose(pairs.context(ids[:11].tolist(), nodes)) is None) == (nodes > 1)
     seen.advance(Step(11, ids[11:], NONE, states[10:]))
     assert seen.propose(pairs.context(ids.tolist(), 1)) is not None
-    same(seen, path, target, first=6)
+    same(seen, path, target)
 
 
 def test_an_eagle_of_several_layers_drafts_one_after_another(tmp_path: Path) -> None:
@@ -231,7 +233,7 @@ def test_a_hot_switch_starts_where_states_are_known(tmp_path: Path) -> None:
     got = toys.answer(Conversation(toys.target()), PROMPT, drafters, control=toys.Still(switches))
     assert got.token_ids == want.token_ids
     assert got.proposed > 20
-    same(seen, path, toys.target(), first=seen.inner._trail._positions[0] + 1)
+    same(seen, path, toys.target(), first=pairs.positions(seen.inner._state)[0] + 1)
 
 
 def test_an_eos_inside_a_draft_ends_the_answer(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_every_node_is_what_the_formulas_give(tmp_path: Path, layers: int, offse
     assert drafter.needs == Needs(hidden=(3 - offset,))
     told = target.forward(PROMPT, states=drafter.needs.hidden).hidden
     assert told is not None
-    drafter.advance(Step(0, torch.tensor([*PROMPT[1:], 7]), NONE, told))
+    drafter.advance(Step(0, torch.tensor([*PROMPT, 7]), NONE, told))
     draft = drafter.propose(pairs.context([*PROMPT, 7], 63))
     assert draft is not None and draft.tokens.shape == (61,)  # the published tree has two nodes below a third head
     state = told[-1, 0]
@@ -131,8 +131,8 @@ def test_first_guesses_share_the_targets_noise(tmp_path: Path) -> None:
     drafter.advance(Step(0, torch.tensor([4]), NONE, torch.randn(1, 1, WIDTH)))
     ask = pairs.context([4], 20, Settings(temperature=1.5, top_p=1.0))
     draft = drafter.propose(ask)
-    state = drafter._memory.state(1)
-    assert draft is not None and state is not None
+    state = drafter._state.feed()
+    assert draft is not None
     voice: Any = drafter._speaker
     for path, children in paths_of(draft, 4):
         if children:

@@ -22,12 +22,12 @@ from torch import Tensor
 from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling
 from outrider.core.conformance import NAMES, check, failures
-from outrider.core.drafting import Draft, Fit, Needs, Step
+from outrider.core.drafting import Draft, Fit, Needs, Step, state
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.conversation import Conversation
 from outrider.core.session.engine import Engine
-from outrider.drafters.medusa import Medusa, prefix
+from outrider.drafters.medusa import Medusa
 from outrider.drafters.medusa.draft import Rider
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
@@ -232,7 +232,7 @@ def test_logits(rider: Rider) -> None:
     states = told(model, ids)
     rider.advance(Step(0, torch.tensor(ids), NONE, states[:-1]))
     formulas, voice = Formulas(tensors(), model), rider._speaker
-    seen: Any = rider._memory.state(len(ids))
+    seen: Any = rider._state.feed()
     s = formulas.before_heads(dict(enumerate(states[:, 0])), len(ids) - 2)
     torch.testing.assert_close(seen[0].double(), s, atol=2e-5, rtol=1e-5)
     for path in ([3], [3, 9], [3, 9, 40]):
@@ -250,8 +250,9 @@ def test_rewinding(rider: Rider, again: bool) -> None:
     rider.advance(Step(9, torch.tensor(first[9:]), torch.arange(2), told(target(), first)[8:11]))  # these wait
     keep = len(PROMPT)
     rider.rewind(keep)
-    assert rider.propose(pairs.context(second[:keep], 60)) is None
     states = told(target(), second)
+    want = formulas.tree(formulas.before_heads(dict(enumerate(states[:, 0])), keep - 2), second[keep - 1])
+    assert drafted(rider.propose(pairs.context(second[:keep], 60))) == paths(want)  # that state is still known
     rider.advance(Step(keep, torch.tensor(second[keep:]), NONE, states[keep - again : len(second) - 1]))
     want = formulas.tree(formulas.before_heads(dict(enumerate(states[:, 0])), len(second) - 2), second[-1])
     assert drafted(rider.propose(pairs.context(second, 60))) == paths(want)
@@ -281,12 +282,12 @@ def test_long_runs_go_through_in_pieces(rider: Rider, monkeypatch: pytest.Monkey
     states = told(target(), ids)
     whole, parts = rider, rider.fork()
     whole.advance(Step(0, torch.tensor(ids), NONE, states[:-1]))
-    want: Any = whole._memory.state(40)
-    monkeypatch.setattr(prefix, "CHUNK", 7)
+    want: Any = whole._state.feed()
+    monkeypatch.setattr(state, "CHUNK", 7)
     parts.advance(Step(0, torch.tensor(ids[:20]), NONE, states[:19]))
-    assert parts._memory._positions == list(range(19))  # type: ignore[attr-defined]
+    assert pairs.positions(parts._state) == list(range(19))
     parts.advance(Step(20, torch.tensor(ids[20:]), NONE, states[19:39]))
-    torch.testing.assert_close(parts._memory.state(40), want, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(parts._state.feed(), want, atol=1e-5, rtol=1e-5)
 
 
 def test_a_fork_goes_its_own_way(rider: Rider) -> None:

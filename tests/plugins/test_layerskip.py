@@ -171,7 +171,7 @@ def test_a_draft_that_ends_early_leaves_no_layer_to_run_twice(monkeypatch: pytes
     class Unsure(Rider):
         def propose(self, context: Context) -> Draft | None:
             length = wanted[len(rounds) % len(wanted)]
-            return super().propose(replace(context, go_on=lambda depth, _: depth < length))
+            return super().propose(replace(context, worth_drafting=lambda depth, _: depth < length))
 
     got = toys.answer(Conversation(target), PROMPT, toys.guard(Unsure(target, [2])), tokens=6, watch=watch)
     assert got.token_ids == toys.answer(Conversation(toys.target(layers=4)), PROMPT).token_ids

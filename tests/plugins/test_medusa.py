@@ -286,8 +286,7 @@ def test_its_first_guess_shares_the_targets_noise(tmp_path: Path) -> None:
     drafter = rider(tmp_path)
     drafter.advance(Step(0, torch.tensor([4]), NONE, torch.randn(1, 1, 32)))
     coupled: Context = pairs.context([4], 3, Settings(temperature=2.0, top_p=1.0))
-    state = drafter._memory.state(1)
-    assert state is not None
+    state = drafter._state.feed()
     want = coupled.sample(speaker(drafter).logits(state, 3), 1, ()).tolist()
     draft, tree = drafter.propose(coupled), drafter._order[:3]
     assert draft is not None

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from outrider.core.base.errors import ModelError
 from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Draft, Fit, ModelInfo, Step
-from outrider.core.drafting.chain import Picks
+from outrider.core.drafting.chain import ChainSampler
 from outrider.core.formats.checkpoint import info, open_checkpoint
 from outrider.core.model.kernels.linear import Expanding, Linear
 from outrider.core.model.kernels.packed_linear import Packed
@@ -52,7 +52,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def hear(drafter: Chain, model: TargetModel, tokens: list[int], told: slice = slice(None)) -> torch.Tensor:
     """Tell a drafter a conversation, with the states of those rows alone; all of them, as it takes them."""
-    start = len(drafter._memory.tokens)
+    start = len(drafter._state.tokens)
     model.rewind(0)
     states = model.forward(tokens[:-1], states=(2,)).hidden
     assert states is not None
@@ -84,8 +84,8 @@ def pair(request: pytest.FixtureRequest) -> pairs.Pair:
 
 def test_every_round_is_the_reference(pair: pairs.Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
-    add = Picks.add
-    monkeypatch.setattr(Picks, "add", lambda self, row: seen.append(row) or add(self, row))
+    add = ChainSampler.add
+    monkeypatch.setattr(ChainSampler, "add", lambda self, row: seen.append(row) or add(self, row))
     tolerance = 2e-3 if "qwen3" in pair.folder.name else 1e-3
     for prompt, notes in enumerate(pair.notes["prompts"]):
         seen.clear()
@@ -141,8 +141,8 @@ def test_rows_and_logits_are_the_formula(
     path = folder if count == 1 else three
     model, tensors = layers.target(path), load_file(path / "model.safetensors")
     drafter, seen = load(model, **options), list[torch.Tensor]()
-    add = Picks.add
-    monkeypatch.setattr(Picks, "add", lambda self, row: seen.append(row) or add(self, row))
+    add = ChainSampler.add
+    monkeypatch.setattr(ChainSampler, "add", lambda self, row: seen.append(row) or add(self, row))
     tokens: list[int] = []
     for cut, more in [(0, PROMPT), (len(PROMPT), [7]), (len(PROMPT) - 3, [8, 9, 1, 2, 3, 4]), (13, [8])]:
         drafter.rewind(cut)
@@ -174,8 +174,8 @@ def test_rows_without_a_state_are_seen_by_nobody(folder: Path, monkeypatch: pyte
     """Switched on late, off for a while, and on again: what was never told is left out, the rest keeps its place."""
     model, tensors = layers.target(folder), load_file(folder / "model.safetensors")
     drafter, seen = load(model), list[torch.Tensor]()
-    add = Picks.add
-    monkeypatch.setattr(Picks, "add", lambda self, row: seen.append(row) or add(self, row))
+    add = ChainSampler.add
+    monkeypatch.setattr(ChainSampler, "add", lambda self, row: seen.append(row) or add(self, row))
     text = [*PROMPT, 4, 7, 1, 30, 77, 12, 99, 3]
     hear(drafter, model, text[:4], slice(0, 0))
     assert proposed(drafter, text[:4]) is None
@@ -202,13 +202,13 @@ def test_rows_without_a_state_are_seen_by_nobody(folder: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("chunk", [4, 512])
 def test_a_long_prompt_is_fed_in_chunks(folder: Path, three: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.drafters.mtp.chain.CHUNK", chunk)
+    monkeypatch.setattr("outrider.core.drafting.state.CHUNK", chunk)
     for path in (folder, three):
         model = layers.target(path)
         drafter = load(model)
         text = [*PROMPT, *range(40, 60)]
         states = hear(drafter, model, text)
-        assert drafter._memory.fed == (0 if chunk == 512 else len(text) - 1)
+        assert drafter._state.count == (0 if chunk == 512 else len(text) - 1)
         count = len(drafter._layers)
         assert (
             proposed(drafter, text, 3) == layers.chain(text, states, load_file(path / "model.safetensors"), count, 3)[0]
@@ -240,7 +240,8 @@ def test_the_next_turn_goes_on_without_a_hole(folder: Path) -> None:
     first = toys.answer(talk, PROMPT, guarded)
     longer = [*PROMPT, *first.token_ids, 4, 4]
     toys.answer(talk, longer, guarded)
-    assert not drafter._memory.holes
+    assert pairs.positions(drafter._state) == list(range(drafter._state.count))
+    assert drafter._state.count > len(longer)
     afresh = load(model)
     tokens = list(talk.tokens)
     hear(afresh, layers.target(folder), tokens)

@@ -18,7 +18,7 @@ from torch import Tensor
 from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.base.protocol import DrafterChoice
 from outrider.core.drafting import Fit, Step
-from outrider.core.drafting.chain import Picks
+from outrider.core.drafting.chain import ChainSampler
 from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.model.model import SLACK, TargetModel
 from outrider.core.sampling.sample import Settings
@@ -40,8 +40,8 @@ def load(model: TargetModel, path: Path, **options: object) -> Assistant:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Rows of logits that tokens were picked by."""
     rows: list[Tensor] = []
-    add = Picks.add
-    monkeypatch.setattr(Picks, "add", lambda self, row: rows.append(row) or add(self, row))
+    add = ChainSampler.add
+    monkeypatch.setattr(ChainSampler, "add", lambda self, row: rows.append(row) or add(self, row))
     return rows
 
 

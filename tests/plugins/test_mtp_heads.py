@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.drafting import Fit, Step
-from outrider.core.drafting.chain import Picks
+from outrider.core.drafting.chain import ChainSampler
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.conversation import Conversation
@@ -72,8 +72,8 @@ def formula(model: TargetModel, states: Tensor) -> Tensor:
 def test_logits_are_the_formula(model: TargetModel, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a prompt, after a cut, and after a run without drafts."""
     seen: list[Tensor] = []
-    add = Picks.add
-    monkeypatch.setattr(Picks, "add", lambda self, row: seen.append(row) or add(self, row))
+    add = ChainSampler.add
+    monkeypatch.setattr(ChainSampler, "add", lambda self, row: seen.append(row) or add(self, row))
     drafter = load(model, save(tmp_path / "heads", form))
     assert drafter.shape.nodes == COUNT and drafter.needs.hidden == (1,)
     tokens: list[int] = []

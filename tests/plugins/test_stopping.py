@@ -87,15 +87,15 @@ def test_a_chain_stops_where_it_is_told(name: str, case: str, model: TargetModel
 
     def ask(inner: Drafter, context: Context) -> Draft | None:
         seen, asked = Rows(context), list[tuple[int, float]]()
-        whole = inner.propose(replace(seen.context, go_on=lambda depth, held: not asked.append((depth, held))))
+        whole = inner.propose(replace(seen.context, worth_drafting=lambda depth, held: not asked.append((depth, held))))
         end = luck.randrange(context.nodes + 1)
 
-        def go_on(depth: int, held: float) -> bool:
+        def worth_drafting(depth: int, held: float) -> bool:
             assert len(again.rows) == depth, "the token was drawn before"
             return depth < end
 
         again = Rows(context)
-        part = inner.propose(replace(again.context, go_on=go_on))
+        part = inner.propose(replace(again.context, worth_drafting=worth_drafting))
         if whole is None:
             assert part is None
             return None
@@ -138,7 +138,7 @@ def test_a_block_says_how_sure_it_is_and_is_not_stopped(
 
     def ask(inner: Drafter, context: Context) -> Draft | None:
         seen = Rows(context)
-        draft = inner.propose(replace(seen.context, go_on=refuse))
+        draft = inner.propose(replace(seen.context, worth_drafting=refuse))
         if draft is not None:
             assert draft.confidence is not None and draft.confidence.shape == draft.tokens.shape
             if name not in OTHERWISE:
@@ -164,7 +164,7 @@ def test_where_passes_are_captured_nothing_is_weighed(name: str, model: TargetMo
         raise AssertionError("asked where passes are captured")
 
     def ask(inner: Drafter, context: Context) -> Draft | None:
-        draft = inner.propose(replace(context, go_on=refuse))
+        draft = inner.propose(replace(context, worth_drafting=refuse))
         assert draft is None or draft.confidence is None
         return draft
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from outrider.core.base.protocol import Report
 from outrider.core.drafting import Context, Draft, Drafter, ModelInfo
 from outrider.core.drafting.registry import GuardedDrafter
+from outrider.core.drafting.state import DraftState
 from outrider.core.model.model import SLACK, TargetModel
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
@@ -69,6 +70,11 @@ def context(tokens: Sequence[int], nodes: int, settings: Settings = toys.GREEDY,
     """What a drafter sees."""
     sampler = Sampler(settings, Noise(1))
     return Context(tokens, nodes, probs, sampler.chain, sampler.distribution, sampler.noise.draft_stream)
+
+
+def positions(state: DraftState) -> list[int]:
+    """Of all true rows."""
+    return [first + at for _, first, count in state.passes(0, state.count) for at in range(count)]
 
 
 def ride(

@@ -13,7 +13,7 @@ import toys
 from outrider.core import conformance
 from outrider.core.conformance import NAMES, Check, check, failures
 from outrider.core.drafting import Context, Draft, Drafter, Needs, Shape, Stateless, Step
-from outrider.core.drafting.chain import Picks
+from outrider.core.drafting.chain import ChainSampler
 from outrider.core.model.model import TargetModel
 
 pytestmark = pytest.mark.thorough
@@ -104,7 +104,7 @@ class Stops(Honest):
     def propose(self, context: Context) -> Draft | None:
         if not context.probs:
             return super().propose(context)
-        picks = Picks(context, context.nodes)
+        picks = ChainSampler(context, context.nodes)
         while True:
             self.model.rewind(0)
             row = self.model.forward([*self.heard, *picks.path], last=True).logits[0]
@@ -226,10 +226,10 @@ class SureAfterwards(Honest):
 
     def propose(self, context: Context) -> Draft | None:
         draft = super().propose(context)
-        if draft is None or draft.probs is None or context.go_on is None:
+        if draft is None or draft.probs is None or context.worth_drafting is None:
             return draft
         held = draft.probs.gather(1, draft.tokens[:, None])[:, 0].tolist()
-        end = next((depth for depth, chance in enumerate(held) if not context.go_on(depth, chance)), len(held))
+        end = next((depth for depth, chance in enumerate(held) if not context.worth_drafting(depth, chance)), len(held))
         return Draft(draft.tokens[:end], probs=draft.probs[:end])
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context
-from outrider.core.drafting.chain import Picks
+from outrider.core.drafting.chain import ChainSampler
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings, certainty
 
@@ -17,13 +17,13 @@ WARM = Settings(temperature=1.0, top_p=1.0)
 ROWS = torch.tensor([[0.0, 3.0, 1.0, 0.0], [2.0, 0.0, 0.0, 2.0], [0.0, 0.0, 0.0, 9.0]])
 
 
-def context(settings: Settings = WARM, *, probs: bool = False, go_on=None) -> Context:
+def context(settings: Settings = WARM, *, probs: bool = False, worth_drafting=None) -> Context:
     sampler = Sampler(settings, Noise(3))
-    return Context([7, 7], 3, probs, sampler.chain, sampler.distribution, sampler.noise.draft_stream, go_on)
+    return Context([7, 7], 3, probs, sampler.chain, sampler.distribution, sampler.noise.draft_stream, worth_drafting)
 
 
-def picked(ask: Context, rows: Tensor = ROWS, *, weighs: bool = True) -> tuple[Picks, list[bool]]:
-    picks = Picks(ask, len(rows), weighs=weighs)
+def picked(ask: Context, rows: Tensor = ROWS, *, weighs: bool = True) -> tuple[ChainSampler, list[bool]]:
+    picks = ChainSampler(ask, len(rows), weighs=weighs)
     wanted: list[bool] = []
     for row in rows:
         wanted.append(picks.add(row))
@@ -63,7 +63,7 @@ def test_tokens_are_those_of_the_stream_that_is_asked_for(settings: Settings, pr
 @pytest.mark.parametrize("end", [0, 1, 2, 3])
 def test_it_ends_at_the_first_no(end: int) -> None:
     asked: list[int] = []
-    picks, _ = picked(context(probs=True, go_on=lambda depth, held: not asked.append(depth) and depth < end))
+    picks, _ = picked(context(probs=True, worth_drafting=lambda depth, held: not asked.append(depth) and depth < end))
     draft = picks.draft()
     assert asked == list(range(min(end + 1, 3)))
     assert not picks.broken
@@ -73,20 +73,20 @@ def test_it_ends_at_the_first_no(end: int) -> None:
 @pytest.mark.parametrize("end", [1, 2, 3])
 def test_nothing_is_looked_for_that_is_not_worth_the_time(end: int) -> None:
     asked: list[int] = []
-    whole = context(go_on=lambda depth, held: True)
-    picks, wanted = picked(replace(whole, more=lambda depth: not asked.append(depth) and depth < end))
+    whole = context(worth_drafting=lambda depth, held: True)
+    picks, wanted = picked(replace(whole, worth_extending=lambda depth: not asked.append(depth) and depth < end))
     assert asked == list(range(1, min(end, 2) + 1)) and len(picks.path) == end
     assert wanted == [True] * (end - 1) + [False]
-    picks, _ = picked(replace(whole, go_on=None, more=lambda depth: False))  # all is there already
+    picks, _ = picked(replace(whole, worth_drafting=None, worth_extending=lambda depth: False))  # all is there already
     assert len(picks.path) == 3
 
 
 def test_it_is_asked_with_what_is_known_before_the_draw() -> None:
     heard: list[float] = []
-    picked(context(go_on=lambda depth, held: not heard.append(held)))
+    picked(context(worth_drafting=lambda depth, held: not heard.append(held)))
     assert heard == certainty(ROWS).tolist()
     heard.clear()
-    picks = Picks(context(go_on=lambda depth, held: not heard.append(held)), 2)
+    picks = ChainSampler(context(worth_drafting=lambda depth, held: not heard.append(held)), 2)
     picks.add(ROWS[0], own=torch.tensor([1.0, 1.0]))  # the shorter row is looked at, the whole one drawn from
     picks.add(ROWS[0], sure=0.125)
     assert heard == [0.5, 0.125]
@@ -105,6 +105,6 @@ def test_a_row_that_is_no_numbers_picks_nothing(bad: float, weighs: bool) -> Non
 
 def test_unweighed_it_asks_nobody_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("outrider.core.drafting.chain.certainty")
-    picks, _ = picked(context(go_on=lambda depth, held: False), weighs=False)
+    picks, _ = picked(context(worth_drafting=lambda depth, held: False), weighs=False)
     draft = picks.draft()
     assert draft is not None and len(draft.tokens) == 3 and draft.confidence is None

@@ -161,11 +161,11 @@ def test_drafting_stops_where_a_token_costs_more_than_it_promises() -> None:
     for _ in range(100):
         policy.learn(Judged("d", Scored(4, 2), [0.9, 0.9, 0.1, 0.1]))
     assert budget(policy, "d", 8) >= 3  # it is let go as far as it wants
-    assert policy.go_on(0, 0.9) and policy.more(1) and policy.go_on(1, 0.9)
-    assert not policy.more(2)  # by what tokens at that depth were worth
-    assert not policy.go_on(2, 0.02)
+    assert policy.worth_drafting(0, 0.9) and policy.worth_extending(1) and policy.worth_drafting(1, 0.9)
+    assert not policy.worth_extending(2)  # by what tokens at that depth were worth
+    assert not policy.worth_drafting(2, 0.02)
     budget(policy, "d", 8, pinned=8)
-    assert policy.go_on(2, 0.02) and policy.more(2)
+    assert policy.worth_drafting(2, 0.02) and policy.worth_extending(2)
 
 
 def test_a_token_that_is_there_needs_less_than_one_that_is_to_be_made() -> None:
@@ -173,10 +173,10 @@ def test_a_token_that_is_there_needs_less_than_one_that_is_to_be_made() -> None:
     for _ in range(100):
         policy.learn(Judged("d", Scored(3, 2), [0.6, 0.6, 0.6]))
     assert budget(policy, "d", 8) >= 1
-    worth = [at / 100 for at in range(1, 100) if policy.go_on(0, at / 100)]
+    worth = [at / 100 for at in range(1, 100) if policy.worth_drafting(0, at / 100)]
     assert worth and worth[0] < 0.3  # the pass alone gets longer
     policy._survival = 0.3
-    assert not policy.more(1)  # which takes what drafting takes as well
+    assert not policy.worth_extending(1)  # which takes what drafting takes as well
 
 
 # ---------------------------------------------------------------------------------------------------- plain passes

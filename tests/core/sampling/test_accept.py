@@ -20,7 +20,7 @@ from torch import Tensor
 from toys import tree
 
 from outrider.core.drafting import Context
-from outrider.core.drafting.chain import Picks
+from outrider.core.drafting.chain import ChainSampler
 from outrider.core.sampling import accept
 from outrider.core.sampling.accept import Accepted
 from outrider.core.sampling.draft_tree import DraftTree
@@ -206,13 +206,15 @@ class Drawn:
         return self.luck.draw("draft", self.position, probs)
 
 
-def picked(go_on: Callable[[int, float], bool], *, keep: bool = True, lengths: set[int] | None = None) -> Proposer:
-    """A chain of up to 2 tokens of another model, picked as drafters do, which ends where `go_on` says so."""
+def picked(
+    worth_drafting: Callable[[int, float], bool], *, keep: bool = True, lengths: set[int] | None = None
+) -> Proposer:
+    """A chain of up to 2 tokens of another model, picked as drafters do, which ends where `worth_drafting` says so."""
 
     def propose(luck: Luck, text: tuple[int, ...], sampler: Sampler) -> DraftTree:
         stream = partial(Drawn, luck)
-        context = Context(text, 2, True, sampler.chain, sampler.distribution, stream, go_on)
-        picks = Picks(context, 2)
+        context = Context(text, 2, True, sampler.chain, sampler.distribution, stream, worth_drafting)
+        picks = ChainSampler(context, 2)
         while picks.add(law(2, (*text, *picks.path))):
             pass
         draft = picks.draft()

@@ -82,10 +82,10 @@ class Law:
     def _draft(self, rider: GuardedDrafter, settings: Settings, seed: int) -> tuple[DraftTree, Sampler]:
         sampler = Sampler(settings, Noise(seed), self._tokens, "rejection")
         rounds = Rounds(self._target, self._tokens, sampler)
-        rounds.go_on = self._go_on
+        rounds.worth_drafting = self._worth_drafting
         return rounds.propose(rider, 2), sampler
 
-    def _go_on(self, depth: int, confidence: float) -> bool:
+    def _worth_drafting(self, depth: int, confidence: float) -> bool:
         """Where it is no less sure than half of the time before, up to rounding."""
         before = self._heard[depth]
         least = 0.999 * median(before) if before else 0.0

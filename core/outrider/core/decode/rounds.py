@@ -38,8 +38,10 @@ class Rounds:
         self.target = target
         self.tokens = tokens
         self.sampler = sampler
-        self.go_on: Callable[[int, float], bool] | None = None  # as `Context.go_on`, of the rounds to come
-        self.more: Callable[[int], bool] | None = None  # as `Context.more`
+        self.worth_drafting: Callable[[int, float], bool] | None = (
+            None  # as `Context.worth_drafting`, of the rounds to come
+        )
+        self.worth_extending: Callable[[int], bool] | None = None  # as `Context.worth_extending`
         self.plain_next: Callable[[], bool] | None = (
             None  # whether the next round will be plain though there is a drafter
         )
@@ -141,8 +143,8 @@ class Rounds:
             self.sampler.chain,
             self.sampler.distribution,
             partial(self.sampler.noise.draft_stream, root=len(self.tokens) - 1),
-            self.go_on,
-            self.more,
+            self.worth_drafting,
+            self.worth_extending,
         )
 
     def _verify_here(self, drafter: Rider | None, draft: DraftTree) -> RoundResult:

@@ -12,12 +12,12 @@ from outrider.core.sampling.sample import certainty
 from .contract import Context, Draft
 
 
-class Picks:
+class ChainSampler:
     """The tokens of one chain of at most `count`, picked one after the other from a drafter's rows of logits.
 
     They are coupled to the target's own noise or, where `probs` are wanted, drawn from the private stream with their laws
-    told. How sure the drafter is of a token is known before it is picked, and `context.go_on` may end the chain by that,
-    `context.more` behind a token that was picked.
+    told. How sure the drafter is of a token is known before it is picked, and `context.worth_drafting` may end the chain by that,
+    `context.worth_extending` behind a token that was picked.
     `weighs` False: it is not looked at, so that passes which were captured ask the device for no more than they must.
     """
 
@@ -38,7 +38,9 @@ class Picks:
         held = float(certainty(row) if self._weighs else row.max())
         self.broken = not math.isfinite(held)
         held = held if sure is None else sure
-        if self.broken or (self._weighs and context.go_on is not None and not context.go_on(depth, held)):
+        if self.broken or (
+            self._weighs and context.worth_drafting is not None and not context.worth_drafting(depth, held)
+        ):
             return False
         position = len(context.tokens) + depth
         if context.probs:
@@ -51,8 +53,8 @@ class Picks:
         return len(self.path) < self._count and self._more(context)
 
     def _more(self, context: Context) -> bool:
-        asks = self._weighs and context.go_on is not None
-        return not asks or context.more is None or context.more(len(self.path))
+        asks = self._weighs and context.worth_drafting is not None
+        return not asks or context.worth_extending is None or context.worth_extending(len(self.path))
 
     def draft(self) -> Draft | None:
         """What was picked."""

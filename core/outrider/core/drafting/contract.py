@@ -120,13 +120,13 @@ class Context:
     """`to_probs(logits [V], path) -> [V]` float64: the engine's own distribution after `path` (a one-hot at temperature 0)."""
     rng: Callable[[int], Stream]
     """`rng(position)`: the private `draft` stream; every draw whose `probs` are returned comes from it."""
-    go_on: Callable[[int, float], bool] | None = None
-    """`go_on(depth, confidence)`: whether a token at that depth (from 0) is worth drafting where its confidence is that; None:
-    always. A drafter that makes one token after another asks before it draws each one, and ends its draft at the first no: what
-    it decides by was known before, so that the draft keeps its `probs`."""
-    more: Callable[[int], bool] | None = None
-    """`more(depth)`: whether it is worth the time to find out what a token at that depth would be, the one before it having
-    been drawn; None: always. Only for a drafter that asks `go_on` too."""
+    worth_drafting: Callable[[int, float], bool] | None = None
+    """`worth_drafting(depth, confidence)`: whether a token at that depth (from 0) is worth drafting where its confidence is
+    that; None: always. A drafter that makes one token after another asks before it draws each one, and ends its draft at the
+    first no: what it decides by was known before, so that the draft keeps its `probs`."""
+    worth_extending: Callable[[int], bool] | None = None
+    """`worth_extending(depth)`: whether it is worth the time to find out what a token at that depth would be, the one before
+    it having been drawn; None: always. Only for a drafter that asks `worth_drafting` too."""
 
 
 class Target(Protocol):

@@ -121,7 +121,7 @@ class Policy:
             return Choice("rest")
         return Choice("meter") if self.meter.due(self._plain_cost(now.context), now.context) else None
 
-    def go_on(self, depth: int, confidence: float) -> bool:
+    def worth_drafting(self, depth: int, confidence: float) -> bool:
         """Whether a token at `depth` (from 0), of which the chosen drafter is so sure, should be in its draft.
 
         It should where it is likelier to be used than the time is worth that the pass takes more: survival > R (t(j+2) - t(j+1)).
@@ -135,7 +135,7 @@ class Policy:
         self._survival *= believed
         return True
 
-    def more(self, depth: int) -> bool:
+    def worth_extending(self, depth: int) -> bool:
         """Whether it is worth the time to find out what a token at `depth` would be: survival > R (c1 + t(j+2) - t(j+1))."""
         arm = self._stopping()
         if arm is None:

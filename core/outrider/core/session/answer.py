@@ -138,7 +138,7 @@ class Answer:
         if self._prefill(drafter, control):
             ahead = not self.order.looks and self.order.watch is None  # which look at the logits of each round
             rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, ahead=ahead)
-            rounds.go_on, rounds.more = self.policy.go_on, self.policy.more
+            rounds.worth_drafting, rounds.worth_extending = self.policy.worth_drafting, self.policy.worth_extending
             rounds.plain_next = lambda: self.policy.plain_next(len(self.talk.tokens))
             before = self.policy.drafters()
             try:

@@ -189,7 +189,7 @@ class Composite:
         if not part.free:
             return None
         nodes = min(context.nodes, part.shape.nodes)
-        return part.propose(replace(context, nodes=nodes, probs=False, go_on=None), vocab, trees=self._trees)
+        return part.propose(replace(context, nodes=nodes, probs=False, worth_drafting=None), vocab, trees=self._trees)
 
     def _ask(self, part: PooledDrafter, context: Context, vocab: int) -> DraftTree | None:
         """A draft of one that is not free; what it costs is learnt."""

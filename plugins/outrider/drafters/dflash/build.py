@@ -74,9 +74,6 @@ class _Builder:
             layers=layers,
             norm=self._norm("norm"),
             tables=ropes,
-            capacity=capacity,
-            dtype=target.dtype,
-            device=target.device,
             stack=stack(layers, ropes, torch.empty(0, dtype=target.dtype, device=target.device)),
         )
         before = Table(self._tensor(format.W1, self._vocab, plan.markov), target.dtype) if plan.markov else None

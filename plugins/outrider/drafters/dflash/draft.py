@@ -5,17 +5,16 @@ Letters: `n` drafting slots, `d` width, `V` vocabulary of the target, `Vd` of th
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.drafting.chain import Picks
-from outrider.core.model.cache.layout import Still
-from outrider.core.model.lane import Lane
-from outrider.core.model.steps import SHORT, Steps, filled
+from outrider.core.drafting.chain import ChainSampler
+from outrider.core.drafting.state import Scratch
 from outrider.core.sampling.sample import certainty, in_target_ids
 
 from .build import Parts
@@ -42,11 +41,7 @@ class Slots:
 
 
 class Rider:
-    """Follows one conversation. Row i of the context is position `origin + i`, the first one whose states are known.
-
-    The rows always end before the newest token, whose states do not exist yet. Where tokens came without states the context
-    begins anew behind them.
-    """
+    """Follows one conversation. The context rows always end before the newest token, whose states do not exist yet."""
 
     block = True
 
@@ -58,72 +53,40 @@ class Rider:
         quick = plain and target.trees and target.graphs is None and target.device.type == "cpu"  # it asks for values
         self._bushy = quick if options.tree is None else options.tree
         self.shape = Shape(nodes=TREE if self._bushy else plan.drafts, depth=plan.drafts)
-        self._rows = parts.network.new_rows()
-        mixers, graphs = [layer.attention for layer in parts.network.layers], target.graphs
-        self._steps = None if graphs is None else Steps(graphs, self._rows[0].parts[0], mixers)
-        self.origin = self.count = 0
-
-    # ------------------------------------------------------------------ what became true
+        self._state = parts.network.new_state(target)
 
     def reset(self) -> None:
         """Forget the conversation."""
-        self.origin = self.count = 0
+        self._state.clear()
 
     def advance(self, step: Step) -> None:
-        """Append context rows for the states that came."""
-        states = 0 if step.hidden is None else step.hidden.shape[0]
-        first = step.start + step.tokens.shape[0] - 1 - states  # position of the first state
-        if first != self.origin + self.count:
-            self.origin, self.count = first, 0
-        if step.hidden is not None and states:
-            self._keep(step.hidden)
-            self.count += states
-
-    def _keep(self, states: Tensor) -> None:
-        """The next context rows, from [n, P, d]."""
-        network, steps = self._parts.network, self._steps
-        if steps is None or states.shape[0] > SHORT:
-            network.keep(states, self.count, self._rows)
-            return
-        width = Lane.width(states.shape[0])
-
-        def work(start: Tensor, states: Tensor) -> None:
-            network.keep(states, Still(start, 0), self._rows)
-
-        steps(("keep", width), work, steps.told([self.count]), filled(states, width))
+        """Keep the states that came."""
+        self._state.advance(step)
 
     def rewind(self, length: int) -> None:
         """States of the first `length` tokens are still true."""
-        self.count = max(0, min(self.count, length - self.origin))
+        self._state.rewind(length)
 
-    @torch.inference_mode()
     def fork(self) -> Rider:
         """Same weights, and a copy of the context."""
-        copy = Rider(self._target, self._parts, self._options)
-        copy.origin, copy.count = self.origin, self.count
-        for mine, theirs in zip(self._rows, copy._rows, strict=True):
-            for source, part in zip(mine.parts, theirs.parts, strict=True):
-                part[: self.count] = source[: self.count]
-        return copy
+        other = copy.copy(self)
+        other._state = self._state.fork()
+        return other
 
     def close(self) -> None:
-        """Free the context; the weights go with the last reference."""
+        """Forget the conversation; memory goes with the last reference."""
         self.reset()
-        self._rows, self._steps = [], None
-
-    # ------------------------------------------------------------------ guesses
 
     @torch.inference_mode()
     def propose(self, context: Context) -> Draft | None:
         """A chain of up to `context.nodes` tokens, with `probs` if they are wanted, or a tree without."""
         position = len(context.tokens)
-        if not self.count or self.origin + self.count != position - 1:
-            return None  # no state is known, or it has not heard of everything
+        if not self._state.ready(position):
+            return None
         most, tree = self._parts.network.plan.drafts, self._bushy and not (self._options.tree is None and context.probs)
         slots = self.slots(context.tokens[-1], most if tree else min(most, context.nodes))
         if not bool(slots.logits.isfinite().all()):
-            for rows in self._rows:
-                rows.wipe(self.count)
+            self._state.wipe()
             return None
         if tree:
             return self._tree(slots, context)
@@ -138,25 +101,20 @@ class Rider:
         Slots that see each other run in the block that they were trained in: on the starter the first 2 guesses of a block cut
         to them were right 13 % less often.
         """
-        follower, steps = self._parts.follower, self._steps
-        if steps is None:
-            hidden, logits = self._pass(root, drafts, self.count)
-        else:
-            end = steps.end(self.count + self._block(drafts) + 1, self._rows[0], masked=self._parts.network.loose)
-
-            def work(sheet: Tensor) -> tuple[Tensor, Tensor]:
-                return self._pass(sheet[:1], drafts, Still(sheet[1:], end))
-
-            hidden, logits = steps((drafts, end), work, steps.told([root, self.count]))
+        follower, network = self._parts.follower, self._parts.network
+        self._state.feed(again=False)
+        hidden, logits = self._state.draft(
+            drafts, partial(self._pass, drafts), [root], rows=self._block(drafts) + 1, masked=network.loose
+        )
         return Slots(hidden, logits, follower and follower.follow(hidden, logits))
 
-    def _pass(self, root: int | Tensor, drafts: int, start: int | Still) -> tuple[Tensor, Tensor]:
-        """States [n, d] and logits [n, Vd] of the first `drafts` drafting slots behind `start` context rows."""
+    def _pass(self, drafts: int, scratch: Scratch, root: Tensor) -> tuple[Tensor, Tensor]:
+        """States [n, d] and logits [n, Vd] of the first `drafts` drafting slots behind the root [1]."""
         network, head = self._parts.network, self._parts.head or self._target.head
         first = int(not network.plan.from_anchor)
         ids = torch.full((self._block(drafts) + first,), network.plan.mask, device=self._target.device)
         ids[:1] = root
-        hidden = network.block(self._embedded(ids), start, self._rows)[first : first + drafts]
+        hidden = network.block(self._embedded(ids), scratch, self._state.rows)[first : first + drafts]
         return hidden, head(hidden)
 
     def _block(self, drafts: int) -> int:
@@ -174,7 +132,7 @@ class Rider:
     @property
     def _weighs(self) -> bool:
         """Whether it says how sure it is: not where the block is captured, and the device would be asked for it."""
-        return self._steps is None
+        return not self._state.captured
 
     @property
     def _tells(self) -> bool:
@@ -184,7 +142,9 @@ class Rider:
     def _chain(self, slots: Slots, context: Context) -> Draft | None:
         """Slot by slot. Whether one drafts at all is settled before its token is drawn, so `probs` stay honest."""
         count = slots.logits.shape[0]
-        picks = Picks(replace(context, go_on=None), count, weighs=self._weighs)  # the block is there: no stop saves it
+        picks = ChainSampler(
+            replace(context, worth_drafting=None), count, weighs=self._weighs
+        )  # the block is there: no stop saves it
         for slot in range(count):
             previous = picks.path[-1] if picks.path else context.tokens[-1]
             sure = self.sure(slots, slot, previous) if self._tells else None

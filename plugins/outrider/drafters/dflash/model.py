@@ -3,28 +3,28 @@
 Sources: DFlash (arXiv 2602.06036), DFlash2 (z-lab, 2026: a convolution around each mixer).
 
 Every layer takes keys and values of the context straight from one fused target state for each committed token; they never
-change, so they are computed once. Those of the block are scratch. Rows are counted from the first token whose state is
-known, and so are positions: rope turns by differences alone.
+change, so they are computed once. Those of the block are provisional.
 
 Letters: `d` width, `P` target states of a row, `B` slots, `C` context rows, `K` key/value heads, `h` head size.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from outrider.core.drafting import Target
+from outrider.core.drafting.state import DraftState, Scratch
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block
 from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.blocks.norm import Norm
 from outrider.core.model.blocks.rope import rotate_
-from outrider.core.model.cache.layout import LOOSE, Still, Tables, Tree, Where
-from outrider.core.model.cache.states import Room, Rows
+from outrider.core.model.cache.layout import LOOSE, Tables, Tree, Where
+from outrider.core.model.cache.states import Rows
 from outrider.core.model.kernels.linear import Linear
 from outrider.core.model.stack import Stack, stack_of
 
@@ -105,9 +105,6 @@ class Network:
     layers: tuple[Layer, ...]
     norm: Norm
     tables: Tables
-    capacity: int  # rows of context and block together
-    dtype: torch.dtype
-    device: torch.device
     stack: Stack | None  # all layers in one go, where the processor can
 
     @property
@@ -115,40 +112,31 @@ class Network:
         """Whether a layer's window ends at the anchor, which takes loose rows."""
         return any(layer.sight.window and layer.sight.reading != "slot" for layer in self.layers)
 
-    def new_rows(self) -> list[Rows]:
-        """Room for the keys and values of one conversation."""
-        room = Room(
-            self.capacity, self.dtype, self.device, rings=math.inf
-        )  # a ring could not be cut back as states can
-        made = [layer.attention.new_state(room) for layer in self.layers]
-        return [rows for rows in made if isinstance(rows, Rows)]
+    def new_state(self, target: Target) -> DraftState:
+        """Of a new conversation: context rows from the target's states [S, P, d]."""
+        mixers = [layer.attention for layer in self.layers]
+        return DraftState(target, mixers, self.tables, lambda states: states, self._keep)
 
-    @torch.inference_mode()
-    def keep(self, states: Tensor, start: int | Still, rows: list[Rows]) -> None:
-        """Target states [n, P, d] of committed tokens become the context rows from `start` on."""
-        fused = self.fuse_norm(self.fuse(states.flatten(1).to(self.device, self.dtype)))
-        where = Where(start, states.shape[0], self.tables, self.dtype, self.device)
-        for layer, kept in zip(self.layers, rows, strict=True):
+    def _keep(self, memory: Sequence[Rows], ids: Tensor, states: Tensor, where: Where, newest: Tensor | slice) -> None:
+        """Target states [n, P, d] of committed tokens become context rows."""
+        fused = self.fuse_norm(self.fuse(states.flatten(1)))
+        for layer, kept in zip(self.layers, memory, strict=True):
             layer.keep(fused, where, kept)
 
-    @torch.inference_mode()
-    def block(self, x: Tensor, start: int | Still, rows: list[Rows]) -> Tensor:
-        """Slots [B, d], embedded, behind `start` context rows -> their states [B, d] behind the last norm."""
+    def block(self, x: Tensor, scratch: Scratch, memory: Sequence[Rows]) -> Tensor:
+        """Slots [B, d], embedded, behind the context rows -> their states [B, d] behind the last norm."""
         places: dict[Sight, Where] = {}
         for layer in self.layers:
             if layer.sight not in places:
-                places[layer.sight] = self._where(layer.sight, start, x.shape[0])
+                tree = tree_of(layer.sight, scratch.base, scratch.shift, x.shape[0], x.device)
+                places[layer.sight] = scratch.layout(x.shape[0], tree)
         if self.stack is not None:
-            made = self.stack.through(x, next(iter(places.values())), rows)
+            made = self.stack.through(x, next(iter(places.values())), memory)
             if made is not None:
                 return self.norm(made)
-        for layer, kept in zip(self.layers, rows, strict=True):
+        for layer, kept in zip(self.layers, memory, strict=True):
             x = layer(x, places[layer.sight], kept)
         return self.norm(x)
-
-    def _where(self, sight: Sight, start: int | Still, slots: int) -> Where:
-        tree = tree_of(sight, start.base if isinstance(start, Still) else start, slots, self.device)
-        return Where(start, slots, self.tables, self.dtype, self.device, tree)
 
 
 def stack(layers: Sequence[Layer], tables: Tables, like: Tensor) -> Stack | None:
@@ -158,8 +146,9 @@ def stack(layers: Sequence[Layer], tables: Tables, like: Tensor) -> Stack | None
     return stack_of(blocks, tables, like) if alike else None
 
 
-def tree_of(sight: Sight, count: int | Tensor, slots: int, device: torch.device) -> Tree:
+def tree_of(sight: Sight, count: int | Tensor, shift: int | Tensor, slots: int, device: torch.device) -> Tree:
     """Whom `slots` behind `count` context rows see; a block is never longer than a window, so its slots see each other.
+    `shift`: how far positions are ahead of rows.
 
     A window that ends at the anchor leaves the same W context rows to every slot: these are given as loose rows at the
     anchor's position, where the window of no slot ends before them, and all that lies below them is outside it. Where only
@@ -169,7 +158,7 @@ def tree_of(sight: Sight, count: int | Tensor, slots: int, device: torch.device)
     behind = offsets - offsets[:, None]  # [B, B] how far a column stands behind a row
     seen = behind <= 0 if sight.causal else torch.ones_like(behind, dtype=torch.bool)
     if sight.reading == "slot" or not sight.window:
-        return Tree(count, offsets + count, seen)
+        return Tree(count, offsets + (count + shift), seen)
     if isinstance(count, Tensor):
         before = max(sight.window, LOOSE)
         ahead = torch.arange(-before, slots, device=device)  # [T]

@@ -154,13 +154,13 @@ class Rider:
         None where its logits are no numbers. Raises ModelError where they are none again after reading everything anew: that
         will not mend, and costs too much to be tried in every round.
         """
-        from outrider.core.drafting.chain import Picks
+        from outrider.core.drafting.chain import ChainSampler
 
         ids = self._in_own_ids(context.tokens)
         count = min(context.nodes, MOST, self._capacity - len(ids))
         if count <= 0 or not ids:
             return None
-        picks = Picks(context, count, weighs=self._graphs is None)
+        picks = ChainSampler(context, count, weighs=self._graphs is None)
         logits = self._catch_up(ids)  # [Vd]
         while picks.add(self._in_target_ids(logits)) and (following := self._in_own_ids(picks.path[-1:])):
             logits = self._pass(following)

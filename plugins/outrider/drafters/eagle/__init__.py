@@ -80,14 +80,13 @@ class Eagle:
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
         """Load the draft that `match` names. Raises ModelError if it cannot be read, UsageError for an option that is none."""
-        from outrider.core.model.cache.states import Room
+        from outrider.core.drafting.state import DraftState
 
         from .draft import Rider
         from .format import OTHER, Source, read
         from .network import load
         from .parallel import Parallel
         from .readings import read_as, states_read
-        from .trail import MOST, Trail
 
         assert match.weights is not None
         style = _style(options)
@@ -107,9 +106,11 @@ class Eagle:
         quick = target.trees and target.device.type != "cpu"  # a CPU takes several plain passes for a tree
         if parallel or (style.tree == "auto" and not quick):
             style = replace(style, tree="chain")
-        room = Room(target.context + max(MOST, style.scratch), target.dtype, target.device)
+        mixers = [block.attention for block in network.blocks]
+        scratch = max(SLACK, style.scratch)
+        state = DraftState(target, mixers, network.tables, network.entry.fuse, network.run, scratch=scratch)
         make = Parallel if parallel else Rider
-        return make(network, Trail(network, room, target.graphs), states, target.info.vocab, style)
+        return make(network, state, states, target.info.vocab, style)
 
 
 def _style(options: Mapping[str, object]) -> Style:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step
-from outrider.core.drafting.chain import Picks
+from outrider.core.drafting.chain import ChainSampler
+from outrider.core.drafting.state import DraftState, Scratch
 from outrider.core.sampling.sample import in_target_ids
 
 from .network import Network
-from .trail import Scratch, Trail
 
 if TYPE_CHECKING:
     from typing import Self
@@ -57,27 +57,27 @@ class Style:
 class Rider:
     """Follows one conversation."""
 
-    def __init__(self, network: Network, trail: Trail, states: tuple[int, ...], vocab: int, style: Style) -> None:
+    def __init__(self, network: Network, state: DraftState, states: tuple[int, ...], vocab: int, style: Style) -> None:
         self.needs = Needs(hidden=states)
         self.shape = style.shape
         self.line = style.depth if style.tree == "auto" else None
-        self._network, self._trail, self._vocab, self._style = network, trail, vocab, style
+        self._network, self._state, self._vocab, self._style = network, state, vocab, style
 
     def reset(self) -> None:
         """Forget the conversation."""
-        self._trail.clear()
+        self._state.clear()
 
     def advance(self, step: Step) -> None:
         """Keep the tokens whose states are known; the layer runs over them when a draft is asked for."""
-        self._trail.hear(step)
+        self._state.advance(step)
 
     def rewind(self, length: int) -> None:
         """Only the first `length` tokens are still true."""
-        self._trail.rewind(length)
+        self._state.rewind(length)
 
     def fork(self) -> Self:
         """Same weights, a copy of the conversation."""
-        return type(self)(self._network, self._trail.fork(), self.needs.hidden, self._vocab, self._style)
+        return type(self)(self._network, self._state.fork(), self.needs.hidden, self._vocab, self._style)
 
     def close(self) -> None:
         """Forget the conversation; memory goes with the last reference."""
@@ -86,49 +86,62 @@ class Rider:
     @property
     def nbytes(self) -> int:
         """Bytes of weights, and of this conversation's keys and values."""
-        return self._network.nbytes + self._trail.nbytes
+        return self._network.nbytes + self._state.nbytes
 
     @torch.inference_mode()
     def propose(self, context: Context) -> Draft | None:
         """A chain or a tree of up to `context.nodes` tokens; None where the newest state is unknown or a number is none."""
-        feature = self._trail.feature(len(context.tokens))  # [1, d]
-        if feature is None:
+        if not self._state.ready(len(context.tokens)):
             return None
+        logits, back = self._state.feed()  # [1, Vd], [1, d]
         if self._style.branches(context.nodes):
-            return self._tree(feature, min(context.nodes, NODES))
-        return self._chain(context, feature, min(context.nodes, LONGEST))
+            return self._tree(context, logits, back, min(context.nodes, NODES))
+        return self._chain(context, logits, back, min(context.nodes, LONGEST))
 
-    def _chain(self, context: Context, feature: Tensor, count: int) -> Draft | None:
+    def _chain(self, context: Context, logits: Tensor, back: Tensor, count: int) -> Draft | None:
         """Up to `count` tokens, drawn as the target would draw them, or from the `draft` stream with `probs` [n, V]."""
-        logits, picks = self._network.logits(feature), Picks(context, count, weighs=not self._trail.captured)
+        picks = ChainSampler(context, count, weighs=not self._state.captured)
         while picks.add(self._in_target_ids(logits[0]), logits[0]):
-            feature, logits = self._trail.follow(picks.path[-1], feature, len(picks.path))
+            logits, back = self._state.follow(picks.path[-1], back, len(picks.path))
         if picks.broken:
-            self._trail.wipe()
+            self._state.wipe()
             return None
         return picks.draft()
 
-    def _tree(self, feature: Tensor, count: int) -> Draft | None:
-        """EAGLE-2: follow the k likeliest nodes of every level, then keep the `count` likeliest of all that were seen."""
+    def _tree(self, context: Context, logits: Tensor, back: Tensor, count: int) -> Draft | None:
+        """EAGLE-2: follow the k likeliest nodes of every level, then keep the `count` likeliest of all that were seen.
+
+        The token that the target's noise draws by the law of the first level stands for its likeliest one, as in a chain.
+        """
+        first = self._children(logits)[0][0, :1]
+        if not context.probs and bool(logits.isfinite().all()):
+            first = context.sample(self._in_target_ids(logits), len(context.tokens), [])
         rows = (self._style.depth - 1) * self._style.top_k
-        tokens, scores, parents = self._trail.grown(self._grow, feature, rows)
+        tokens, scores, parents = self._state.draft("tree", self._grow, (), logits, back, first, rows=rows)
         if bool(scores.isnan().any()):
-            self._trail.wipe()
+            self._state.wipe()
             return None
         return _likeliest(tokens, scores, parents, count)
 
-    def _grow(self, feature: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor, Tensor]:
-        """All nodes that were seen, level by level: tokens, log-probabilities of their paths, parents, each [nodes]."""
-        network, device = self._network, feature.device
-        tokens, scores = self._children(feature)  # [1, k]
+    def _grow(
+        self, scratch: Scratch, _: Tensor, logits: Tensor, back: Tensor, drawn: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """All nodes that were seen, level by level: tokens, log-probabilities of their paths, parents, each [nodes].
+
+        `drawn` [1] goes before the other tokens of the first level; the probabilities there are those of the ranks.
+        """
+        network, device = self._network, back.device
+        tokens, scores = self._children(logits)  # [1, k]
         k = tokens.shape[1]
+        later = torch.cat((torch.zeros_like(drawn, dtype=torch.bool), tokens[0] == drawn))  # what is drawn comes once
+        tokens = torch.cat((drawn, tokens[0]))[later.sort(stable=True).indices[:k]][None]
         grown = [(tokens[0], scores[0], torch.full((k,), -1, device=device))]  # token, log p of its path, parent
         front = torch.arange(k, device=device)  # [k] nodes that are followed
-        tokens, scores, states = tokens[0], scores[0], network.fed_back(feature).expand(k, -1)
-        depths, seen = torch.ones_like(front), torch.eye(k, dtype=torch.bool, device=device)
+        tokens, scores, states = tokens[0], scores[0], back.expand(k, -1)
+        depths, seen = torch.zeros_like(front), torch.eye(k, dtype=torch.bool, device=device)
         for level in range(1, self._style.depth):
-            feature = scratch(tokens, states, depths, seen)  # [k, d]
-            below, gains = self._children(feature)  # [k, k]
+            feature = network(tokens, states, scratch.tree(depths, seen), self._state.rows)  # [k, d]
+            below, gains = self._children(network.logits(feature))  # [k, k]
             totals = (scores[:, None] + gains).flatten()
             first = k + (level - 1) * k * k  # number of the first of these nodes
             grown.append((below.flatten(), totals, front.repeat_interleave(k)))
@@ -136,14 +149,14 @@ class Rider:
             parents = best // k
             front, tokens, scores = first + best, below.flatten()[best], totals[best]
             states = network.fed_back(feature)[parents]
-            depths = torch.cat((depths, torch.full((k,), level + 1, device=device)))
+            depths = torch.cat((depths, torch.full((k,), level, device=device)))
             seen = torch.cat((seen[parents], torch.eye(k, dtype=torch.bool, device=device)), 1)
         tokens, scores, parents = (torch.cat(parts) for parts in zip(*grown, strict=True))
         return tokens, scores, parents
 
-    def _children(self, feature: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [S, d] -> the likeliest tokens behind each, in target ids, and their log-probabilities, both [S, k]."""
-        logs = self._network.logits(feature).float().log_softmax(-1)
+    def _children(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """[S, Vd] -> the likeliest tokens behind each, in target ids, and their log-probabilities, both [S, k]."""
+        logs = logits.float().log_softmax(-1)
         scores, words = logs.topk(min(self._style.top_k, logs.shape[-1]))
         return words if self._network.words is None else self._network.words[words], scores
 
@@ -153,11 +166,13 @@ class Rider:
 
 
 def _likeliest(tokens: Tensor, scores: Tensor, parents: Tensor, count: int) -> Draft:
-    """The `count` best nodes, in the order in which they grew.
+    """The `count` best nodes, in the order in which they grew, each with the chance that its parent's law gave to its rank.
 
     No node is likelier than its parent, and of equal ones the older comes first, so every parent is among them.
     """
     best = scores.sort(descending=True, stable=True).indices[:count].sort().values  # [n]
     place = torch.full((scores.shape[0] + 1,), -1, device=scores.device)  # one more for the root
     place[best] = torch.arange(best.shape[0], device=scores.device)
-    return Draft(tokens[best].cpu(), place[parents[best]].cpu())
+    above = torch.cat((scores, scores.new_zeros(1)))[parents[best]]  # 0 for the root, which is the last
+    chances = (scores[best] - above).exp().nan_to_num(0.0).clamp(max=1.0)
+    return Draft(tokens[best].cpu(), place[parents[best]].cpu(), confidence=chances.cpu())

@@ -14,24 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from outrider.core.base.errors import BrokenFileError, ModelError
+from outrider.core.base.errors import ModelError
 from outrider.core.drafting import ModelInfo
-from outrider.core.formats.checkpoint import Checkpoint, open_checkpoint
+from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.formats.config import LAYERS, ConfigReader
 from outrider.core.formats.pickled import read_pickled
+from outrider.core.formats.renamed import RenamedCheckpoint, TensorCheckpoint
 from outrider.core.formats.safetensors import read_json
 from outrider.core.model.families import common
 from outrider.core.model.families.spec import LayerSpec, TargetSpec
-from outrider.core.text.files import TokenizerFiles, fingerprint
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from outrider.core.formats.layout import Layout
-    from outrider.core.formats.quantized import Grouped
+from outrider.core.text.files import fingerprint
 
 PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
 OLDER = {
@@ -57,75 +50,23 @@ HIDDEN_NORM, EMBED_NORM = f"{LAYER}hidden_norm.weight", f"{LAYER}input_layernorm
 MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # where configs name the token of masked rows
 
 
-class Source:
-    """The tensors of a draft as a `core.formats.checkpoint.Checkpoint`, under one set of names.
+class Source(RenamedCheckpoint):
+    """The tensors of a draft under one set of names, whatever its container calls them; all but head and tables below `model.`.
 
     Raises ModelError, BrokenFileError if the folder holds nothing that can be read.
     """
 
-    format = "eagle"
-
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._inner: Checkpoint | None = None
-        self._plain: dict[str, Tensor] = {}
         if (path / PICKLE).exists() and not any(path.glob("*.safetensors")):
-            self.config = read_json(path / "config.json")
-            self._plain = read_pickled(path / PICKLE)
-            stored, self.nbytes = list(self._plain), (path / PICKLE).stat().st_size
-            self.quantisation = "plain"
+            inner = TensorCheckpoint(path, read_pickled(path / PICKLE), read_json(path / "config.json"))
         else:
-            self._inner = open_checkpoint(path)
-            self.config, stored = self._inner.config, self._inner.names()
-            self.nbytes, self.quantisation = self._inner.nbytes, self._inner.quantisation
-        self.generation: dict[str, Any] = {}
-        self._stored = {_published(name): name for name in stored if not name.endswith("rotary_emb.inv_freq")}
-
-    def names(self) -> list[str]:
-        """One name for a thing, whatever the container calls it; all but head and tables below `model.`."""
-        return list(self._stored)
+            inner = open_checkpoint(path)
+        names = {_published(name): name for name in inner.names() if not name.endswith("rotary_emb.inv_freq")}
+        super().__init__(inner, names)
 
     def holds(self) -> set[str]:
-        """The same names without `model.`."""
-        return {name.removeprefix("model.") for name in self._stored}
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor. Raises BrokenFileError if there is none of that name."""
-        stored = self._name(name)
-        return self._inner.shape(stored) if self._inner else tuple(self._plain[stored].shape)
-
-    def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor on the CPU. Raises BrokenFileError where something else than floats stands for weights."""
-        stored = self._name(name)
-        if self._inner:
-            return self._inner.load(stored, dtype)
-        from outrider.core.formats.stored import as_weights
-
-        tensor = self._plain[stored]
-        return tensor if dtype is None else as_weights(tensor, dtype, f"{self.path}: {stored}")
-
-    def layout(self, name: str) -> Layout | None:
-        """How `grouped` would give a matrix."""
-        return self._inner.layout(self._name(name)) if self._inner else None
-
-    def grouped(self, name: str) -> Grouped | None:
-        """A matrix as it is quantised."""
-        return self._inner.grouped(self._name(name)) if self._inner else None
-
-    def text(self) -> TokenizerFiles:
-        """The tokenizer beside the draft; most have none."""
-        return self._inner.text() if self._inner else TokenizerFiles(origin=str(self.path))
-
-    def close(self) -> None:
-        """Let go of the files."""
-        self._plain.clear()
-        if self._inner:
-            self._inner.close()
-
-    def _name(self, name: str) -> str:
-        if name not in self._stored:
-            raise BrokenFileError(f"{self.path} has no tensor {name}.", AGAIN)
-        return self._stored[name]
+        """All names without `model.`."""
+        return {name.removeprefix("model.") for name in self.names()}
 
 
 def _published(stored: str) -> str:

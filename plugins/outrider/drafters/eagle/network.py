@@ -134,6 +134,13 @@ class Network:
             residual = block(x, residual, where, rows)
         return residual
 
+    def run(
+        self, memory: Sequence[Rows], ids: Tensor, state: Tensor, where: Where, newest: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        """As `DraftState` runs it: logits [k, Vd] of the newest rows, and what is fed back behind each [k, d]."""
+        feature = self(ids, state, where, memory)[newest]
+        return self.logits(feature), self.fed_back(feature)
+
     def logits(self, feature: Tensor) -> Tensor:
         """[S, d] -> [S, Vd]."""
         return self.head(feature if self.norm is None else self.norm(feature))

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from outrider.core.drafting import Context, Draft
-from outrider.core.drafting.chain import Picks
+from outrider.core.drafting.chain import ChainSampler
 from outrider.core.sampling.sample import certainty
 
 from .draft import LONGEST, Rider
@@ -26,19 +26,21 @@ class Parallel(Rider):
     @torch.inference_mode()
     def propose(self, context: Context) -> Draft | None:
         """A chain of up to `context.nodes` tokens; None where the newest state is unknown or a number is none."""
-        position, count = len(context.tokens), min(context.nodes, LONGEST)
-        features = self._trail.ahead(position, count - 1)  # [n, d]
-        if features is None:
+        position, mask = len(context.tokens), self._network.mask
+        if mask is None or not self._state.ready(position):
             return None
-        logits = self._network.logits(features)
+        count = min(context.nodes, LONGEST)
+        logits, _ = self._state.feed(([mask.token] * (count - 1), mask.state.expand(count - 1, -1)))  # [n, Vd]
         if not bool(logits.isfinite().all()):
-            self._trail.undo()
+            self._state.undo()
             return None
-        rows, weighs = self._in_target_ids(logits), not self._trail.captured  # [n, V]
+        rows, weighs = self._in_target_ids(logits), not self._state.captured  # [n, V]
         if not context.probs:
             held = certainty(logits) if weighs else None
             return Draft(context.sample(rows, position, []), confidence=held)
-        picks = Picks(replace(context, go_on=None), count, weighs=weighs)  # all is there: no stop saves it
+        picks = ChainSampler(
+            replace(context, worth_drafting=None), count, weighs=weighs
+        )  # all is there: no stop saves it
         for row, own in zip(rows, logits, strict=True):  # only processors tie a row to the tokens before it
             picks.add(row, own)
         return picks.draft()

@@ -155,14 +155,14 @@ class Rider:
         """A chain of up to `context.nodes` tokens [k], with `probs` [k, V] if they are wanted; None if a logit is no number."""
         import torch
 
-        from outrider.core.drafting.chain import Picks
+        from outrider.core.drafting.chain import ChainSampler
 
         target, layers, root = self._target, self._meter.best(), len(context.tokens) - 1
 
         def row(token: int, at: int) -> Tensor:
             return self._logits(target.early(torch.tensor([token], device=target.device), at, layers))[0]  # [V]
 
-        picks = Picks(context, min(context.nodes, MOST), weighs=target.graphs is None)
+        picks = ChainSampler(context, min(context.nodes, MOST), weighs=target.graphs is None)
         logits = row(context.tokens[-1], root)
         while picks.add(logits):
             logits = row(picks.path[-1], root + len(picks.path))

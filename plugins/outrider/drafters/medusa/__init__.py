@@ -2,7 +2,7 @@
 
 Sources: Cai et al. (arXiv 2401.10774); Ankner et al. (arXiv 2402.05109), whose heads see the guesses before theirs, and in
 Hydra++ a state that knows those before it. The heads cost no pass of their own; `draft` is the drafting, `heads` what they say,
-`memory` and `prefix` what they read, `tree` the shape of the tree, `format` the files.
+`prefix` the layer of Hydra++, `tree` the shape of the tree, `format` the files.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step
+from outrider.core.drafting.state import DraftState
 
 from .heads import Guesses, Speaker
-from .memory import Memory
 from .tree import NODES, PUBLISHED, RANKS, Choice, Meter, grow, parents_of, prior
 
 MEASURED = 32  # rounds after which the tree is grown from what was measured, and after which it is grown anew
@@ -31,7 +31,7 @@ class Rider:
         vocab: int,
         choices: Sequence[Choice] | None = None,
         meter: Meter | None = None,
-        memory: Memory | None = None,
+        state: DraftState | None = None,
     ) -> None:
         self._speaker, self._vocab, self._choices, self.block = speaker, vocab, choices, speaker.block
         allowed = frozenset(choices) if choices is not None else PUBLISHED
@@ -44,12 +44,12 @@ class Rider:
             self.shape = Shape(NODES, speaker.count)
         else:
             self.shape = Shape(len(self._order), max(map(len, self._order)), tuple(parents_of(self._order)))
-        self._memory = memory or speaker.memory()
+        self._state = state or speaker.new_state()
         self._guessed: tuple[int, list[Choice], Guesses] | None = None  # where, the nodes, what was guessed below them
 
     def reset(self) -> None:
         """Forget the conversation; what was measured stays."""
-        self._memory.clear()
+        self._state.clear()
         self._guessed = None
 
     def advance(self, step: Step) -> None:
@@ -59,16 +59,16 @@ class Rider:
             path = [(), *(nodes[node] for node in step.path.tolist())]
             self._meter.learn([guesses[node].ids for node in path if node in guesses], step.tokens.tolist())
         self._guessed = None
-        self._memory.hear(step)
+        self._state.advance(step)
 
     def rewind(self, length: int) -> None:
         """Only the first `length` tokens are still true."""
         self._guessed = None
-        self._memory.rewind(length)
+        self._state.rewind(length)
 
     def fork(self) -> Rider:
         """Same heads and measurements, a copy of the conversation."""
-        return Rider(self._speaker, self._vocab, self._choices, self._meter, self._memory.fork())
+        return Rider(self._speaker, self._vocab, self._choices, self._meter, self._state.fork())
 
     def close(self) -> None:
         """Forget the conversation; the heads go with the last reference."""
@@ -77,12 +77,11 @@ class Rider:
     @torch.inference_mode()
     def propose(self, context: Context) -> Draft | None:
         """The likeliest tree of up to `context.nodes` nodes; None where the newest state is not known."""
-        state = self._memory.state(len(context.tokens))
-        if state is None:
+        if not self._state.ready(len(context.tokens)):
             return None
         nodes = self._tree()[: context.nodes]
         parents = sorted({node[:-1] for node in nodes}, key=len)
-        guesses = self._speaker.guesses(state, parents, context, self._ranks)
+        guesses = self._speaker.guesses(self._state.feed(), parents, context, self._ranks)
         if guesses is None:
             return None
         self._guessed = len(context.tokens), nodes, guesses

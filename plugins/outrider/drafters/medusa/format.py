@@ -20,15 +20,17 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.drafting import ModelInfo
-from outrider.core.formats.checkpoint import open_checkpoint
+from outrider.core.formats.checkpoint import Checkpoint, open_checkpoint
 from outrider.core.formats.config import LAYERS, ConfigReader, text_config
 from outrider.core.formats.pickled import read_pickled
+from outrider.core.formats.renamed import TensorCheckpoint
 from outrider.core.formats.safetensors import read_file, read_json, read_shapes
 from outrider.core.formats.stored import as_weights, words
 from outrider.core.model.families import read_spec
@@ -52,64 +54,6 @@ _IDLE = ("input_embed_fn.weight", f"{PREFIX}embed_tokens.weight", f"{_LAYER}self
 Shapes = dict[str, tuple[int, ...]]
 
 
-class Source(Protocol):
-    """Where tensors come from."""
-
-    config: dict[str, Any]
-
-    def names(self) -> list[str]:
-        """Names of all tensors."""
-        ...
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor."""
-        ...
-
-    def load(self, name: str) -> Tensor:
-        """A tensor on the CPU, as stored."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the files."""
-        ...
-
-
-class Single:
-    """One file of tensors: safetensors, of which the header is read first, or what `torch.save` wrote.
-
-    Raises ModelError, BrokenFileError.
-    """
-
-    def __init__(self, file: Path) -> None:
-        config = file.with_name("config.json")
-        self.config = read_json(config) if config.exists() else {}
-        self._file = file
-        self._tensors: dict[str, Tensor] = {}
-        if file.suffix == ".safetensors":
-            self._shapes = read_shapes(file)
-        else:
-            self._tensors = read_pickled(file)
-            self._shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-
-    def names(self) -> list[str]:
-        """Names of all tensors."""
-        return list(self._shapes)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor."""
-        return self._shapes[name]
-
-    def load(self, name: str) -> Tensor:
-        """A tensor on the CPU, as stored."""
-        if not self._tensors:
-            self._tensors = read_file(self._file)
-        return self._tensors[name]
-
-    def close(self) -> None:
-        """Let go of the tensors."""
-        self._tensors = {}
-
-
 class HeadFiles(ABC):
     """The heads of one source, every tensor accounted for: by the kind of head it has the names and shapes of all.
 
@@ -118,7 +62,7 @@ class HeadFiles(ABC):
 
     kind = ""
 
-    def __init__(self, source: Source, where: Path, prefix: str = "") -> None:
+    def __init__(self, source: Checkpoint, where: Path, prefix: str = "") -> None:
         self.config, self.where = source.config, where
         self.told = ConfigReader(source.config, f"The config of {where}", AGAIN)
         self._source, self._prefix = source, prefix
@@ -397,10 +341,14 @@ def open_heads(path: Path) -> HeadFiles:
         raise
 
 
-def _source(path: Path) -> Source:
+def _source(path: Path) -> Checkpoint:
     """The file of a published name, safetensors before pickle, else the folder as a checkpoint."""
     ending = "safetensors" if any(path.glob("*.safetensors*")) else "pt"
-    for name in (f"medusa_lm_head.{ending}", f"hydra_lm_head.{ending}"):
-        if (path / name).is_file():
-            return Single(path / name)
+    for file in (path / f"medusa_lm_head.{ending}", path / f"hydra_lm_head.{ending}"):
+        if file.is_file():
+            config = path / "config.json"
+            told = read_json(config) if config.exists() else {}
+            if ending == "pt":
+                return TensorCheckpoint(path, read_pickled(file), told)
+            return TensorCheckpoint(path, partial(read_file, file), told, read_shapes(file))
     return open_checkpoint(path)

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Context, Target
+from outrider.core.drafting.state import DraftState
 from outrider.core.model.kernels.forms import kept
 from outrider.core.model.kernels.linear import Linear
 from outrider.core.sampling.sample import in_target_ids
 
 from .format import AGAIN, HeadFiles, HydraFiles, MedusaFiles
-from .memory import Memory, Newest
-from .prefix import Past, read_prefix
+from .prefix import read_prefix
 from .tree import RANKS, Choice
 
 
@@ -48,14 +48,14 @@ class Speaker(Protocol):
     state: int
     count: int
 
-    def memory(self) -> Memory:
-        """What follows a conversation for these heads."""
+    def new_state(self) -> DraftState:
+        """Of a new conversation: a pass gives what the heads read, [1, d]."""
         ...
 
     def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
         """`ranks` guesses below each of `parents`, which come by depth; None where a head's output is not finite.
 
-        `state` [1, d] is what `memory` holds of the position before the root.
+        `state` [1, d] is what `new_state` gives for the position before the root.
         """
         ...
 
@@ -103,9 +103,9 @@ class MedusaHeads:
         self.state, self.count = target.info.layers, len(heads)
         self._said: dict[int, Callable[[Tensor], Tensor]] = {}  # by how many heads speak, captured
 
-    def memory(self) -> Memory:
+    def new_state(self) -> DraftState:
         """As `Speaker`."""
-        return Newest(self._target.norm)
+        return newest_alone(self._target, self._target.norm)
 
     def logits(self, state: Tensor, heads: int) -> Tensor:
         """What the first `heads` heads say, good until the next call: [heads, Vd]."""
@@ -137,13 +137,9 @@ class HydraHeads:
 
     block = False
 
-    def __init__(self, target: Target, heads: Sequence[Head], offset: int, memory: Callable[[], Memory]) -> None:
-        self._target, self._heads, self._memory = target, tuple(heads), memory
+    def __init__(self, target: Target, heads: Sequence[Head], offset: int, new_state: Callable[[], DraftState]) -> None:
+        self._target, self._heads, self.new_state = target, tuple(heads), new_state
         self.state, self.count = target.info.layers - offset, len(heads)
-
-    def memory(self) -> Memory:
-        """As `Speaker`."""
-        return self._memory()
 
     def logits(self, state: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         """What follows each of `paths`, ids from the root on, all of one length: [r, V]."""
@@ -241,8 +237,15 @@ def _hydra(files: HydraFiles, target: Target) -> HydraHeads:
         shortcut = _biased(files, f"{files.block(head, 0)}.res_connection", target)
         heads.append(Head(tuple(layers), _biased(files, files.out(head), target), shortcut))
     read = _as_it_is if files.offset else target.norm
-    memory = partial(Past, read_prefix(files, target, read)) if files.prefixed else partial(Newest, read)
-    return HydraHeads(target, heads, files.offset, memory)
+    new_state = partial(newest_alone, target, read)
+    if files.prefixed:
+        new_state = partial(read_prefix(files, target, read).new_state, target)
+    return HydraHeads(target, heads, files.offset, new_state)
+
+
+def newest_alone(target: Target, read: Callable[[Tensor], Tensor]) -> DraftState:
+    """The state of heads that read the newest state of the target and nothing before it."""
+    return DraftState(target, (), {}, lambda states: read(states[:, 0]))
 
 
 def _as_it_is(state: Tensor) -> Tensor:

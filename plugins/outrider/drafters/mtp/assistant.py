@@ -23,7 +23,7 @@ from torch import Tensor
 
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.drafting.chain import Picks
+from outrider.core.drafting.chain import ChainSampler
 from outrider.core.formats.config import ConfigReader
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block
@@ -38,7 +38,6 @@ from outrider.core.model.families.spec import AttentionSpec, LayerSpec, TargetSp
 from outrider.core.model.kernels.linear import Linear, Table
 from outrider.core.model.load import tables
 
-from .noted import Noted
 from .readings import ASSISTANT, told
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ class Assistant:
         if self._state is None:
             return None
         where = self._look()
-        picks = Picks(context, count, weighs=self._target.graphs is None)
+        picks = ChainSampler(context, count, weighs=self._target.graphs is None)
         logits, state = self._pass(context.tokens[-1], self._state, where)
         while picks.add(logits):
             logits, state = self._pass(picks.path[-1], state, where)
@@ -194,7 +193,7 @@ class Assistant:
 
 def load(target: Target, checkpoint: Checkpoint, options: Mapping[str, object]) -> Assistant:
     """The assistant in a checkpoint; option `position` chooses the reading. Raises ModelError, BrokenFileError, UsageError."""
-    return Assistant(target, _build(target, Noted(checkpoint)), told(options, ASSISTANT)["position"])
+    return Assistant(target, _build(target, checkpoint), told(options, ASSISTANT)["position"])
 
 
 def spec_of(config: Mapping[str, Any]) -> TargetSpec:
@@ -242,7 +241,7 @@ def _source(target: TargetSpec, mixer: AttentionSpec) -> int:
 
 
 @torch.inference_mode()
-def _build(target: Target, checkpoint: Any) -> Parts:
+def _build(target: Target, checkpoint: Checkpoint) -> Parts:
     spec, theirs = spec_of(checkpoint.config), read_spec(target.info.config)
     build = Builder(checkpoint, spec, target.beside)
     wide, width = target.info.width, spec.width
@@ -260,7 +259,7 @@ def _build(target: Target, checkpoint: Any) -> Parts:
     head = _clusters(checkpoint, build, vectors) or build.head(vectors)
     made = tables(spec, target.context + SLACK, target.dtype, target.device)
     parts = Parts(spec, before, tuple(blocks), build.final_norm(), head, after, made)
-    left = [name for name in checkpoint.names() if name not in checkpoint.read and not name.endswith(UNREAD)]
+    left = [name for name in build.unread if not name.endswith(UNREAD)]
     if left:
         raise ModelError(f"{build.origin} holds {min(left)}, which no assistant of Gemma 4 has.", OTHER)
     return parts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,7 +17,6 @@ from outrider.core.model.load import tables
 
 from .chain import Chain, Layer
 from .layout import COPIES, Layout, find
-from .noted import Noted
 from .readings import CHAIN, told
 from .size import extended
 
@@ -32,25 +31,21 @@ def load(target: Target, checkpoint: Checkpoint, options: Mapping[str, object]) 
         name = checkpoint.path.name
         raise ModelError(f"{name} holds no prediction layers.", "Take a copy of the model that kept them.")
     chosen = told(options, CHAIN)
-    layers = _build(target, Noted(checkpoint), layout)
+    layers = _build(target, checkpoint, layout)
     reach = tables(layers[0].spec, target.context + SLACK, target.dtype, target.device)
     return Chain(target, layers, reach, raw=chosen["state"] == "raw", prenorm=chosen["feedback"] == "prenorm")
 
 
 @torch.inference_mode()
-def _build(target: Target, checkpoint: Any, layout: Layout) -> list[Layer]:
+def _build(target: Target, checkpoint: Checkpoint, layout: Layout) -> list[Layer]:
     spec = extended(read_spec(target.info.config), layout)
     build = Builder(checkpoint, spec, target.form)
     build.prefix = layout.prefix
     layers = [_layer(build, layout, layout.first + index) for index in range(layout.count)]
-    left = [
-        name
-        for name in checkpoint.names()
-        if layout.owns(name) and name not in checkpoint.read and not name.endswith(COPIES)
-    ]
+    left = [name for name in build.unread if layout.owns(name) and not name.endswith(COPIES)]
     if left:
         raise ModelError(
-            f"{build.origin} has a prediction layer of another kind: nothing is known of its tensor {sorted(left)[0]}.",
+            f"{build.origin} has a prediction layer of another kind: nothing is known of its tensor {min(left)}.",
             "Take another drafter, or open an issue with the model's name.",
         )
     return layers

@@ -20,22 +20,20 @@ from torch import Tensor
 
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.drafting.chain import Picks
+from outrider.core.drafting.chain import ChainSampler
+from outrider.core.drafting.state import DraftState
 from outrider.core.formats.pickled import read_pickled
+from outrider.core.formats.renamed import TensorCheckpoint
 from outrider.core.formats.safetensors import read_file
-from outrider.core.formats.stored import as_weights
 from outrider.core.model.blocks.block import Block
 from outrider.core.model.build import Builder
-from outrider.core.model.cache.layout import Still, Tables, Where
-from outrider.core.model.cache.states import SLACK, Room, Rows
+from outrider.core.model.cache.layout import Tables, Where
+from outrider.core.model.cache.states import SLACK, Rows
 from outrider.core.model.families import read_spec
 from outrider.core.model.families.spec import AttentionSpec, LayerSpec, TargetSpec
-from outrider.core.model.lane import Lane
 from outrider.core.model.load import tables
-from outrider.core.model.steps import SHORT, Steps, filled
 
 from .layout import META, read_settings
-from .memory import CHUNK, Memory, still
 
 AGAIN = "Download the heads again, whole."
 
@@ -46,56 +44,40 @@ class Heads:
     block = True
 
     def __init__(self, target: Target, blocks: Sequence[Block], spec: TargetSpec, made: Tables) -> None:
-        self._target, self._blocks, self._spec, self._tables = target, tuple(blocks), spec, made
+        self._target, self._blocks, self._spec = target, tuple(blocks), spec
         self.needs = Needs(hidden=(target.info.layers - 1,))
         self.shape = Shape(nodes=len(blocks), depth=len(blocks))
-        room = Room(target.context + SLACK, target.dtype, target.device)
-        self._states = [block.mixer.new_state(room) for block in blocks]
-        self._memory = Memory()
-        self._steps = self._new_steps()
-
-    def _new_steps(self) -> Steps | None:
-        """For these rows; None where nothing is captured."""
-        graphs, mixers = self._target.graphs, [block.mixer for block in self._blocks]
-        if graphs is None or not all(isinstance(state, Rows) for state in self._states):
-            return None
-        return Steps(graphs, torch.zeros(0, dtype=self._target.dtype, device=self._target.device), mixers)
+        mixers = [block.mixer for block in blocks]
+        self._state = DraftState(target, mixers, made, lambda states: states[:, 0], self._run)
 
     def reset(self) -> None:
         """Forget the conversation."""
-        self._memory.clear()
+        self._state.clear()
 
     def advance(self, step: Step) -> None:
         """Keep the states before the target's last layer."""
-        if self._memory.breaks(step):
-            self._feed()
-        self._memory.hear(step, None if step.hidden is None else step.hidden[:, 0])
-        if self._memory.waiting >= CHUNK:
-            self._feed()
+        self._state.advance(step)
 
     def rewind(self, length: int) -> None:
         """Only the first `length` tokens are true."""
-        self._memory.rewind(length)
+        self._state.rewind(length)
 
     def fork(self) -> Heads:
         """Same weights, a copy of the rows."""
         other = copy.copy(self)
-        other._memory, other._states = self._memory.copy(), copy.deepcopy(self._states)
-        other._steps = other._new_steps()
+        other._state = self._state.fork()
         return other
 
     def close(self) -> None:
-        """Let go of weights and rows."""
-        self._blocks, self._states, self._steps = (), [], None
-        self._memory.clear()
+        """Forget the conversation; memory goes with the last reference."""
+        self.reset()
 
     def propose(self, context: Context) -> Draft | None:
         """One token of each head, with `probs` [n, V] if they are wanted; None while no state is known."""
-        if not self._memory.known():
+        if not self._state.ready(len(context.tokens)):
             return None
-        self._memory.again()
-        picks = Picks(replace(context, go_on=None), len(self._blocks), weighs=self._target.graphs is None)
-        for row in self.logits(self._feed())[: context.nodes]:  # made in one pass: to stop would save nothing
+        picks = ChainSampler(replace(context, worth_drafting=None), len(self._blocks), weighs=not self._state.captured)
+        for row in self.logits(self._state.feed())[: context.nodes]:  # made in one pass: to stop would save nothing
             if not picks.add(row):
                 break
         return picks.draft()
@@ -104,55 +86,10 @@ class Heads:
         """Outputs of the heads [heads, d] -> [heads, V]."""
         return self._target.head(self._target.norm(states))
 
-    @torch.inference_mode()
-    def _feed(self) -> Tensor:
-        """Feed the rows that wait to all heads; what each made of the last [heads, d]."""
-        memory, last = self._memory, torch.empty(0)
-        while memory.waiting:
-            first, hidden = memory.fed, memory.take(min(CHUNK, memory.waiting))
-            if self._steps is not None and hidden.shape[0] <= SHORT:
-                last = self._still(self._steps, first, hidden)
-            else:
-                where = memory.where(first, hidden.shape[0], self._tables, hidden)
-                last = torch.cat([made[-1:] for made in self._through(hidden, where)])
-        return last
-
-    def _still(self, steps: Steps, first: int, hidden: Tensor) -> Tensor:
-        """What the heads make of the last of states [S, d] from row `first` on, [heads, d], captured."""
-        rows, count = self._states[0], hidden.shape[0]
-        assert isinstance(rows, Rows)
-        width = Lane.width(count)
-        end = steps.end(first + width, rows, masked=bool(self._memory.holes))
-        there = self._memory.there(end)
-
-        def work(sheet: Tensor, hidden: Tensor, there: Tensor | None = None) -> Tensor:
-            base, last = sheet.split(1)
-            where = still(Still(base, end), width, self._tables, hidden, there)
-            return torch.cat([made[last] for made in self._through(hidden, where)])
-
-        holed, sheet = () if there is None else (there,), steps.told([first, count - 1])
-        return steps((width, end, len(holed)), work, sheet, filled(hidden, width), *holed)
-
-    def _through(self, hidden: Tensor, where: Where) -> list[Tensor]:
-        """[S, d] of each head."""
-        pairs = zip(self._blocks, self._states, strict=True)
-        return [block.run(hidden, where, state, self._spec) for block, state in pairs]
-
-
-class _Meta:
-    """The heads of a folder under the names of a llama's layers, as a checkpoint."""
-
-    def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
-        self.path, self._tensors = path, tensors
-
-    def names(self) -> list[str]:
-        return list(self._tensors)
-
-    def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        return as_weights(self._tensors[name], dtype, f"{self.path}: {name}")
-
-    def layout(self, name: str) -> None:
-        return None
+    def _run(self, memory: Sequence[Rows], ids: Tensor, hidden: Tensor, where: Where, newest: Tensor | slice) -> Tensor:
+        """As `DraftState` runs it: what each head makes of the newest row, [heads, d]."""
+        pairs = zip(self._blocks, memory, strict=True)
+        return torch.cat([block.run(hidden, where, rows, self._spec)[newest] for block, rows in pairs])
 
 
 def load(target: Target, path: Path) -> Heads:
@@ -165,11 +102,11 @@ def load(target: Target, path: Path) -> Heads:
             f"{path.name} has {count} heads, its params.json says {settings['n_future_tokens'] - 1}.", AGAIN
         )
     spec = _spec(settings, target, count, tensors)
-    return _build(target, _Meta(path, tensors), spec)
+    return _build(target, TensorCheckpoint(path, tensors), spec)
 
 
 @torch.inference_mode()
-def _build(target: Target, checkpoint: Any, spec: TargetSpec) -> Heads:
+def _build(target: Target, checkpoint: TensorCheckpoint, spec: TargetSpec) -> Heads:
     build = Builder(checkpoint, spec, target.form)
     blocks = [build.block(index) for index in range(len(spec.layers))]
     return Heads(target, blocks, spec, tables(spec, target.context + SLACK, target.dtype, target.device))
