@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -195,13 +195,14 @@ def test_among_others_the_draft_that_is_verified_counts(
     composite = Composite(parts, policy)
     turns = itertools.cycle(["layerskip", "knows", "layerskip", "layerskip", "listener"])
 
-    def choose(able: Sequence[Candidate]) -> Choice:
-        names = [one.name for one in able]
+    def choose(now: object, candidates: Callable[[], Sequence[Candidate]] | None, *, instead: bool = False) -> Choice:
+        names = [one.name for one in (candidates() if candidates else ())]
+        if not names:
+            return Choice("off")
         name = next(turns)
         return Choice("probe", name if name in names else names[0], 3)
 
     monkeypatch.setattr(policy, "choose", choose)
-    monkeypatch.setattr(policy, "begin", lambda *_, **__: True)
 
     def watch(done: RoundResult, _: object) -> None:
         begun.setdefault(done.drafter, set()).add(done.from_exit)

@@ -374,7 +374,7 @@ def test_a_first_mixer_that_reads_something_else_than_the_residual(layers: int, 
     found = list[Tensor]()
     for by_stack in (True, False):
         states = [state for state in filled(decoder, 20).states if isinstance(state, Rows)]
-        parents = [-1] * (rows > 2) + list(range(rows - 1 - (rows > 2)))  # a line, or one with a fork
+        parents = [-1, *range(-1, rows - 3)][: rows - 1]  # a fork at the root, where there are rows for it
         where = Where(20, rows, decoder.weights.tables, dtype, CPU, tree_of(parents, 20, CPU))
         y = made.through(x, where, states, entry) if by_stack else None
         if y is None:

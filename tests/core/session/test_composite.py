@@ -258,8 +258,8 @@ def test_a_fork_drafts_as_long_as_it_is_allowed(truth: list[int]) -> None:
 @pytest.mark.parametrize("trees", [True, False])
 def test_of_a_tree_that_the_target_does_not_take_the_line_is_offered(trees: bool, truth: list[int]) -> None:
     bushy = toys.Bushy(toys.Knows(len(PROMPT), truth))
-    both = Composite([guard("free", bushy, free=True)], policy(), forked=True)
-    draft = both.propose(Context([*PROMPT, *truth[:1]], 6, False, *_unused()), 48, trees=trees)
+    both = Composite([guard("free", bushy, free=True)], policy(), trees=trees, forked=True)
+    draft = both.propose(Context([*PROMPT, *truth[:1]], 6, False, *_unused()), 48)
     assert draft is not None
     if trees:
         assert draft.parents is not None and draft.tokens.shape[0] == 6

@@ -94,8 +94,10 @@ def bf16() -> Engine:
 
 
 def test_bf16_speaks_too(drafters: dict[str, DrafterChoice], bf16: Engine) -> None:
-    report = ask(bf16, PROMPTS[0], drafters["prompt_lookup"], Sampling(temperature=0, max_tokens=32), "bf16")
-    assert "Paris" in report.text
+    # Not the question about France: its two likeliest first tokens are 0.08 apart, less than bf16 may move them.
+    question = "Name three primary colours."
+    report = ask(bf16, question, drafters["prompt_lookup"], Sampling(temperature=0, max_tokens=32), "bf16")
+    assert "Red" in report.text and "Blue" in report.text
 
 
 @pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="only matrix units are known to sum every row alike")
