@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,10 +26,8 @@ from outrider.core.train.parts import Mlp, Norm, Projections, attended, start, t
 from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
 
+from .settings import Settings
 from .sizes import inner_of, mixer_of, opened, raw_embedding, sizes
-
-if TYPE_CHECKING:
-    from .training import Settings
 
 
 class Layer(nn.Module):

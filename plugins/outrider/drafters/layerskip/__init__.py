@@ -19,13 +19,14 @@ from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs,
 from outrider.core.model.families import read_spec
 from outrider.core.model.families.spec import AttentionSpec, LatentSpec
 
+from .keys import KEYS
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from outrider.core.train.recipe import Recipe
 
 MOST = 32  # tokens of a draft
-KEYS = ("exit_layer", "assistant_early_exit")  # of a config that names its exit
 EIGHTHS = (1, 2, 3, 4)  # of the layers: where exits are tried
 ENOUGH = 64  # positions after which the exit is settled
 NEWEST = 8  # positions of one pass that are measured

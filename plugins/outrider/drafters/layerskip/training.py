@@ -28,7 +28,7 @@ from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.teacher_in_training import answering, law, now, publish
 
-from . import KEYS
+from .keys import KEYS
 
 RATE = 0.1  # of the rate: the model is good already
 

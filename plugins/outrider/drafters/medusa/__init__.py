@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.drafting import Fit, Match, ModelInfo, Target
 
+from .names import OWN
+
 if TYPE_CHECKING:
     from outrider.core.train.recipe import Recipe
 
     from .draft import Rider
 
-OWN = "medusa_head."  # what the names of heads begin with where they lie in the target's own checkpoint
 GAINS = {"Medusa": 2.0, "Hydra": 2.3, "Hydra++": 2.6}
 
 

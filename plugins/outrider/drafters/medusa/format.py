@@ -36,7 +36,7 @@ from outrider.core.formats.stored import as_weights, words
 from outrider.core.model.families import read_spec
 from outrider.core.model.families.spec import AttentionSpec, TargetSpec
 
-from . import OWN
+from .names import OWN
 from .tree import Choice, checked
 
 if TYPE_CHECKING:

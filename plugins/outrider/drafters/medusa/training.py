@@ -30,8 +30,8 @@ from outrider.core.train.recipe import Batch, Group
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.teacher_in_training import Joint
 
-from . import OWN
 from .format import MedusaFiles, open_heads
+from .names import OWN
 from .tree import RANKS
 
 if TYPE_CHECKING:

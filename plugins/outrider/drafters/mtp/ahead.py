@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +28,8 @@ from outrider.core.train.teacher import Teacher
 from outrider.core.train.teacher_in_training import Frozen, Joint
 
 from .layout import deepseek, find
-from .learning import Learner, Losses
+from .learning import Learner, Losses, Settings
 from .size import extended
-
-if TYPE_CHECKING:
-    from .training import Settings
 
 PREFIX = "model."
 

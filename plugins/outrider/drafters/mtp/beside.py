@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -30,10 +30,7 @@ from outrider.core.train.teacher_in_training import Frozen, Joint
 
 from .heads import read_heads
 from .layout import META, read_settings
-from .learning import Learner, Losses
-
-if TYPE_CHECKING:
-    from .training import Settings
+from .learning import Learner, Losses, Settings
 
 OURS = {ours: theirs for theirs, ours in META.items()}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from torch import Tensor, nn
 
 from outrider.core.base.errors import ModelError
@@ -15,7 +16,29 @@ from outrider.core.train.teacher_in_training import Frozen, Joint
 if TYPE_CHECKING:
     from outrider.core.model.model import TargetModel
 
-    from .training import Settings
+
+class Settings(msgspec.Struct, kw_only=True):
+    """What may be said with `--option`."""
+
+    kind: Literal["sequential", "parallel"] = "sequential"
+    depths: int = 3  # tokens that are guessed
+    words: int = 16384  # that the loss looks at; 0: all
+    decay: float = 1.0  # of the weight of each further depth
+    first: float = (
+        0.5  # share of the steps in which the first of sequential layers learns alone; the others begin as copies
+    )
+    width: int | None = None  # of the MLPs of parallel heads; None: the target's
+    joint: bool = False  # the target learns as well
+    share: float = 0.3  # of the drafts' loss, jointly
+    rate: float = 0.1  # of the rate, for the target's own weights
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.depths <= 16 or not 0 < self.decay <= 1 or self.words < 0 or not 0 <= self.first < 1:
+            raise ValueError(
+                "depths must be from 1 to 16, decay above 0 up to 1, words 0 or more, first from 0 to below 1"
+            )
+        if self.share <= 0 or self.rate <= 0:
+            raise ValueError("share and rate must be above 0")
 
 
 class Learner(nn.Module):
