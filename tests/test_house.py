@@ -152,3 +152,12 @@ def test_the_entry_points_are_those_of_pyproject():
         path.stem for path in (ROOT / "plugins" / "outrider" / "drafters").iterdir() if not path.stem.startswith("_")
     }
     assert ours == {name for name in modules if name != "py"}
+
+
+def test_nothing_in_core_and_plugins_imports_in_a_circle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lazy and type-only imports included, modules and folders alike."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    script = importlib.import_module("house")
+    house = script.House(ROOT)
+    graph = house.graph("core", "plugins")
+    assert script.cycles(graph) == [] and script.cycles(house.folders(graph, strict=True)) == []

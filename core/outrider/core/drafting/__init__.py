@@ -1,4 +1,6 @@
-"""What a drafting method is written against. Importing this package loads no torch."""
+"""What a drafting method is written against. Importing this package loads no torch; `ChainSampler` and `DraftState` do."""
+
+from typing import TYPE_CHECKING, Any
 
 from outrider.core.base.model_info import ModelInfo
 
@@ -19,11 +21,17 @@ from .contract import (
     Target,
 )
 
+if TYPE_CHECKING:
+    from .chain import ChainSampler
+    from .state import DraftState
+
 __all__ = [
     "API",
+    "ChainSampler",
     "Context",
     "DeviceDrafter",
     "Draft",
+    "DraftState",
     "Drafter",
     "Fit",
     "Match",
@@ -36,3 +44,13 @@ __all__ = [
     "Stream",
     "Target",
 ]
+
+_LAZY = {"ChainSampler": "chain", "DraftState": "state"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_LAZY[name]}", __name__), name)

@@ -12,8 +12,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.drafting.chain import ChainSampler
+from outrider.core.drafting import ChainSampler, Context, Draft, Needs, Shape, Step, Target
 from outrider.core.drafting.state import Scratch
 from outrider.core.sampling.sample import certainty, in_target_ids
 

@@ -154,7 +154,7 @@ class Rider:
         None where its logits are no numbers. Raises ModelError where they are none again after reading everything anew: that
         will not mend, and costs too much to be tried in every round.
         """
-        from outrider.core.drafting.chain import ChainSampler
+        from outrider.core.drafting import ChainSampler
 
         ids = self._in_own_ids(context.tokens)
         count = min(context.nodes, MOST, self._capacity - len(ids))

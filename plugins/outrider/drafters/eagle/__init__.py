@@ -80,7 +80,7 @@ class Eagle:
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
         """Load the draft that `match` names. Raises ModelError if it cannot be read, UsageError for an option that is none."""
-        from outrider.core.drafting.state import DraftState
+        from outrider.core.drafting import DraftState
 
         from .draft import Rider
         from .format import OTHER, Source, read

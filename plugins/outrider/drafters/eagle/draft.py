@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import Context, Draft, Needs, Shape, Step
-from outrider.core.drafting.chain import ChainSampler
+from outrider.core.drafting import ChainSampler, Context, Draft, Needs, Shape, Step
 from outrider.core.drafting.state import DraftState, Scratch
 from outrider.core.sampling.sample import in_target_ids
 

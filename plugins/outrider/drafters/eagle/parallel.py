@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from outrider.core.drafting import Context, Draft
-from outrider.core.drafting.chain import ChainSampler
+from outrider.core.drafting import ChainSampler, Context, Draft
 from outrider.core.sampling.sample import certainty
 
 from .draft import LONGEST, Rider

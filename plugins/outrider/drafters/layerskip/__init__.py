@@ -156,7 +156,7 @@ class Rider:
         """A chain of up to `context.nodes` tokens [k], with `probs` [k, V] if they are wanted; None if a logit is no number."""
         import torch
 
-        from outrider.core.drafting.chain import ChainSampler
+        from outrider.core.drafting import ChainSampler
 
         target, layers, root = self._target, self._meter.best(), len(context.tokens) - 1
 

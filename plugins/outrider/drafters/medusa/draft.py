@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from outrider.core.drafting import Context, Draft, Needs, Shape, Step
-from outrider.core.drafting.state import DraftState
+from outrider.core.drafting import Context, Draft, DraftState, Needs, Shape, Step
 
 from .heads import Guesses, Speaker
 from .tree import NODES, PUBLISHED, RANKS, Choice, Meter, grow, parents_of, prior

@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.base.errors import ModelError
-from outrider.core.drafting import Context, Target
-from outrider.core.drafting.state import DraftState
+from outrider.core.drafting import Context, DraftState, Target
 from outrider.core.model.kernels.forms import kept
 from outrider.core.model.kernels.linear import Linear
 from outrider.core.sampling.sample import in_target_ids

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import Target
-from outrider.core.drafting.state import DraftState
+from outrider.core.drafting import DraftState, Target
 from outrider.core.formats.renamed import TensorCheckpoint
 from outrider.core.model.blocks.block import Block
 from outrider.core.model.blocks.norm import Norm

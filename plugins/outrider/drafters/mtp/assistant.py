@@ -22,8 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.base.errors import ModelError
-from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.drafting.chain import ChainSampler
+from outrider.core.drafting import ChainSampler, Context, Draft, Needs, Shape, Step, Target
 from outrider.core.formats.config import ConfigReader
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block

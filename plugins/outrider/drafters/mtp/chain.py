@@ -18,8 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.drafting.chain import ChainSampler
+from outrider.core.drafting import ChainSampler, Context, Draft, Needs, Shape, Step, Target
 from outrider.core.drafting.state import DraftState, Outputs
 from outrider.core.model.blocks.block import Block
 from outrider.core.model.blocks.norm import Norm

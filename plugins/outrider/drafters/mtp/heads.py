@@ -19,9 +19,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.base.errors import ModelError
-from outrider.core.drafting import Context, Draft, Needs, Shape, Step, Target
-from outrider.core.drafting.chain import ChainSampler
-from outrider.core.drafting.state import DraftState
+from outrider.core.drafting import ChainSampler, Context, Draft, DraftState, Needs, Shape, Step, Target
 from outrider.core.formats.pickled import read_pickled
 from outrider.core.formats.renamed import TensorCheckpoint
 from outrider.core.formats.safetensors import read_file
