@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from outrider.core.base.protocol import Report
-from outrider.core.drafting import Context, Draft, Drafter, Fit, Match, Needs, Shape, Stateless, Step
+from outrider.core.drafting import Committed, Context, Draft, Drafter, Fit, Match, Needs, Shape, Stateless
 from outrider.core.model.model import TargetModel
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.dflash import DFlash
 from outrider.drafters.eagle import Eagle
 from outrider.drafters.prompt_lookup import Lookup
@@ -40,7 +40,7 @@ class Scripted(Stateless):
         self._right = (draw < acceptance).to(DEVICE)  # by position
         self._newest = self._length = torch.zeros((), dtype=torch.int64, device=DEVICE)
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """As `Drafter`."""
         self._newest = step.tokens[-1].to(DEVICE)
         self._length = torch.tensor(step.start + step.tokens.shape[0], device=DEVICE)
@@ -95,7 +95,7 @@ def _answered(target: TargetModel, drafter: Drafter | None, length: int | None) 
         target.rewind(0)
         notes: list[str] = []
         guarded = None if drafter is None else toys.guard(drafter, notes=notes)
-        report = toys.answer(Conversation(target), ids, guarded, limit=tokens, tokens=length)
+        report = toys.answer(ChatCache(target), ids, guarded, limit=tokens, tokens=length)
         assert not notes, notes
     return report
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from outrider.core.formats.quantized import Grouped, pack_nibbles, quantise
 from outrider.core.model.blocks import mlp
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.cache.layout import Place, Sight
+from outrider.core.model.cache.layout import KVSlots, TreeMask
 from outrider.core.model.families.spec import AttentionSpec
 from outrider.core.model.kernels import ops
 from outrider.core.model.kernels.interface import Fused, Heads, NormWeights
@@ -130,7 +130,7 @@ def _pass(case: Case, rows: int, dtype: torch.dtype, mixed: Tensor, kv: Tensor) 
     cos, sin = _turns(case, rows, dtype)
     positions = case.held + depth
     slots = at % case.ring if case.ring else at
-    place = Place(slots, case.ring, cos, sin, Sight(at[:1].clone(), positions, positions, bits))
+    place = KVSlots(slots, case.ring, cos, sin, TreeMask(at[:1].clone(), positions, positions, bits))
     return _backend().attend(mixed[:rows].clone(), kv, case.layer(dtype), place)
 
 

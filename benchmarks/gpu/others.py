@@ -17,10 +17,10 @@ import toys
 from rig import DEVICE, GPU, Figures, capture, fits, seconds
 
 from outrider.core.formats.checkpoint import open_checkpoint
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.load import load_decoder
-from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.session.conversation import Conversation
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
+from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.prompt_lookup import Lookup
 
 PARTS = Path(__file__).resolve().parents[2] / ".parts"
@@ -90,8 +90,8 @@ def starter(figures: Figures) -> None:
         if path is None:
             figures["skipped"] = "its parts are not there, or not all (packaging/split.sh)"
             return
-        there = _loaded(path, Form(torch.float32, torch.device("cpu")), torch.device("cpu"))
-        here = _loaded(path, Form(torch.float32, DEVICE), DEVICE)
+        there = _loaded(path, WeightFormat(torch.float32, torch.device("cpu")), torch.device("cpu"))
+        here = _loaded(path, WeightFormat(torch.float32, DEVICE), DEVICE)
         figures["ties"] = 0
         for number, prompt in enumerate(PROMPTS):
             want = _greedy(there, prompt, None)
@@ -104,8 +104,8 @@ def starter(figures: Figures) -> None:
         figures["prompts"] = len(PROMPTS)
         dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16} if GPU else {}
         for name, dtype in dtypes.items():
-            for form in (Form(dtype, DEVICE, keep="none"), Form(dtype, DEVICE)):
-                talk = Conversation(_loaded(path, form, DEVICE))
+            for form in (WeightFormat(dtype, DEVICE, keep="none"), WeightFormat(dtype, DEVICE)):
+                talk = ChatCache(_loaded(path, form, DEVICE))
                 for limit in (8, 128):
                     talk.target.rewind(0)
                     report = toys.answer(talk, PROMPTS[0], limit=limit)
@@ -114,10 +114,10 @@ def starter(figures: Figures) -> None:
                 )
 
 
-def _loaded(path: Path, form: Form, device: torch.device) -> TargetModel:
+def _loaded(path: Path, form: WeightFormat, device: torch.device) -> TargetModel:
     checkpoint = open_checkpoint(path)
     try:
-        made = load_decoder(checkpoint, form, 1024 + SLACK)
+        made = load_decoder(checkpoint, form, 1024 + MAX_DRAFT_ROWS)
     finally:
         checkpoint.close()
     return TargetModel(made, shapes.info(made, "starter"), 1024, capture() if device.type == "cuda" else None)
@@ -126,7 +126,7 @@ def _loaded(path: Path, form: Form, device: torch.device) -> TargetModel:
 def _greedy(target: TargetModel, prompt: tuple[int, ...], drafter: Lookup | None) -> list[int]:
     target.rewind(0)
     guarded = None if drafter is None else toys.guard(drafter)
-    return toys.answer(Conversation(target), prompt, guarded, limit=48 if GPU else 8).token_ids
+    return toys.answer(ChatCache(target), prompt, guarded, limit=48 if GPU else 8).token_ids
 
 
 def _gap(target: TargetModel, prompt: tuple[int, ...], want: list[int], got: list[int]) -> float:

@@ -18,14 +18,14 @@ from rig import DEVICE, DTYPE, GPU, Figures, alone, capture, fits, held, launchi
 
 from outrider.core.formats.quantized import Grouped, quantise
 from outrider.core.model.decoder import Decoder
+from outrider.core.model.graph_runner import WIDTHS, CapturedPass, DraftInputs, GraphRunner
 from outrider.core.model.kernels.forms import linear
 from outrider.core.model.kernels.linear import Linear
-from outrider.core.model.lane import WIDTHS, CapturedPass, DraftInputs, Lane
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.device import SamplingTensors, kind_of
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 
 CONTEXTS = (256, 4096, 16384) if GPU else (40,)
 LADDER = tuple(width for width in WIDTHS if width <= 17) if GPU else (1, 4)
@@ -106,7 +106,7 @@ def of_model(name: str) -> Callable[[Figures], None]:
     return check
 
 
-def stand(target: TargetModel, length: int) -> Lane:
+def stand(target: TargetModel, length: int) -> GraphRunner:
     """The lane at a length that nobody has filled: numbers do not matter."""
     lane = target.lane
     assert lane is not None
@@ -154,7 +154,7 @@ def _eager(target: TargetModel, figures: Figures) -> None:
 
 def _decoding(target: TargetModel, figures: Figures) -> None:
     """Plain answers; one before, so that everything is captured and compiled."""
-    talk, ids = Conversation(target), [5 + index % 50 for index in range(PROMPT)]
+    talk, ids = ChatCache(target), [5 + index % 50 for index in range(PROMPT)]
     for tokens in (12, TOKENS):
         target.rewind(0)
         report = toys.answer(talk, ids, limit=tokens)

@@ -25,10 +25,10 @@ from outrider.core.model.capture import Capture
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.families import read_spec
 from outrider.core.model.families.spec import TargetSpec
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.kernels.linear import Table
 from outrider.core.model.load import tables
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 
 CYCLE = 64
 _LOUD = 8.0  # of embeddings, so that no layer drowns them
@@ -201,7 +201,7 @@ def sized(config: Mapping[str, Any], layers: int | None = None) -> dict[str, Any
 class Random(Builder):
     """Reads weights that it makes up. `float8`: matrices are 8-bit floats with a scale for each 128 inputs."""
 
-    def __init__(self, spec: TargetSpec, form: Form, seed: int, *, float8: bool = False) -> None:
+    def __init__(self, spec: TargetSpec, form: WeightFormat, seed: int, *, float8: bool = False) -> None:
         stub: Any = SimpleNamespace(path=Path("random"), names=lambda: ["lm_head.weight"], layout=lambda name: None)
         super().__init__(stub, spec, form)
         self._float8 = float8
@@ -248,14 +248,16 @@ class Random(Builder):
 
 
 @torch.inference_mode()
-def decoder(config: Mapping[str, Any], form: Form, context: int, seed: int = -1, *, float8: bool = False) -> Decoder:
+def decoder(
+    config: Mapping[str, Any], form: WeightFormat, context: int, seed: int = -1, *, float8: bool = False
+) -> Decoder:
     """Random weights; with a `seed` of 0 or more the same on every device, and a head that is random too."""
     spec = read_spec(text_config(dict(config)))
     build = Random(spec, form, seed, float8=float8)
     embedding = build.embedding()
     head = build.layer(build.counting(embedding)) if seed < 0 else build.head(embedding)
     blocks = tuple(build.block(index) for index in range(len(spec.layers)))
-    rows = context + SLACK
+    rows = context + MAX_DRAFT_ROWS
     weights = Weights(
         embedding=embedding,
         blocks=blocks,
@@ -284,9 +286,9 @@ def target(made: Decoder, context: int, capture: Capture | None) -> TargetModel:
     return model
 
 
-def plain(quantize: int | None = None) -> Form:
+def plain(quantize: int | None = None) -> WeightFormat:
     """How big models are kept on this device."""
-    return Form(DTYPE, DEVICE, quantize)
+    return WeightFormat(DTYPE, DEVICE, quantize)
 
 
 def read_bytes(made: Decoder) -> int:

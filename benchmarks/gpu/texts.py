@@ -11,16 +11,16 @@ import toys
 from rig import DEVICE, GPU, Figures, capture
 
 from outrider.core.decode.round_result import RoundResult
-from outrider.core.drafting import Drafter, Step
+from outrider.core.drafting import Committed, Drafter
 from outrider.core.model.capture import Capture
 from outrider.core.model.decoder import Decoder
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.device import SamplingTensors, kind_of
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
-from outrider.core.session.conversation import Conversation
-from outrider.drafters.draft_model import Rider
+from outrider.core.session.chat_cache import ChatCache
+from outrider.drafters.draft_model import ModelDrafter
 from outrider.drafters.prompt_lookup import Lookup
 
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ class Bigram(toys.Bigram):
         super().reset()
         self.after, self.newest = self.after.to(DEVICE), self.newest.to(DEVICE)
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """As `Drafter`."""
         super().advance(replace(step, tokens=step.tokens.to(DEVICE)))
 
@@ -64,7 +64,7 @@ def drafters(truth: list[int], like: Decoder, graphs: Capture | None) -> dict[st
         "device": Bigram,
     }
     if GPU:
-        made |= {"lookup": Lookup, "draft model": lambda: Rider(like, CONTEXT + 48, VOCAB, None, graphs)}
+        made |= {"lookup": Lookup, "draft model": lambda: ModelDrafter(like, CONTEXT + 48, VOCAB, None, graphs)}
     return made
 
 
@@ -73,7 +73,8 @@ def of_kind(kind: str) -> Callable[[Figures], None]:
 
     def check(figures: Figures) -> None:
         here, there = (
-            shapes.decoder(shapes.TINY[kind], Form(torch.float32, device), CONTEXT, 3) for device in (DEVICE, CPU)
+            shapes.decoder(shapes.TINY[kind], WeightFormat(torch.float32, device), CONTEXT, 3)
+            for device in (DEVICE, CPU)
         )
         figures["texts"] = figures["ties"] = 0
         for name, settings in SETTINGS.items():
@@ -100,7 +101,7 @@ def _answer(target: TargetModel, drafter: Drafter | None, settings: Settings) ->
     notes: list[str] = []
     guarded = None if drafter is None else toys.guard(drafter, notes=notes)
     target.rewind(0)
-    found = toys.answer(Conversation(target), PROMPT, guarded, settings=settings, limit=TOKENS)
+    found = toys.answer(ChatCache(target), PROMPT, guarded, settings=settings, limit=TOKENS)
     assert not notes, notes
     return found.token_ids
 
@@ -135,7 +136,7 @@ def exact(kind: str) -> Callable[[Figures], None]:
     def check(figures: Figures) -> None:
         figures["rows"] = 0
         for dtype in (torch.bfloat16, torch.float32) if GPU else (torch.float32,):
-            decoder = shapes.decoder(shapes.TINY[kind], Form(dtype, DEVICE), CONTEXT, 3)
+            decoder = shapes.decoder(shapes.TINY[kind], WeightFormat(dtype, DEVICE), CONTEXT, 3)
             recorder = capture()
             target = TargetModel(decoder, shapes.info(decoder), CONTEXT, recorder, exact=7)
             want, rows = _rows(target, None)
@@ -156,7 +157,7 @@ def _rows(target: TargetModel, drafter: Drafter | None) -> tuple[list[int], dict
     """The text of an answer, and the logits [V] behind each token by its position."""
     rows: dict[int, torch.Tensor] = {}
     target.rewind(0)
-    talk = Conversation(target)
+    talk = ChatCache(target)
 
     def watch(done: RoundResult, sampler: Sampler) -> None:
         first = len(talk.tokens) - len(done.tokens)

@@ -25,9 +25,9 @@ import toys
 from outrider.core.drafting import registry
 from outrider.core.formats.checkpoint import info, open_checkpoint
 from outrider.core.library.library import resolve
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.load import choose_device, choose_dtype, load_decoder
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.train.answers import Answers, Kept
 from outrider.core.train.loop import Loop, Schedule
 from outrider.core.train.offline_acceptance import Acceptance, ride
@@ -45,7 +45,7 @@ def opened(path: Path, longest: int) -> Teacher:
     device = choose_device("auto")
     checkpoint = open_checkpoint(path)
     try:
-        decoder = load_decoder(checkpoint, Form(choose_dtype("auto", device), device), longest + SLACK)
+        decoder = load_decoder(checkpoint, WeightFormat(choose_dtype("auto", device), device), longest + MAX_DRAFT_ROWS)
         return Teacher(TargetModel(decoder, info(checkpoint), longest), longest)
     finally:
         checkpoint.close()

@@ -31,7 +31,7 @@ import toys
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from outrider.core.drafting import Context, Drafter, Step, Stream, registry
+from outrider.core.drafting import Committed, Context, Drafter, Stream, registry
 from outrider.core.train.answers import Kept
 from outrider.core.train.loop import Loop, Schedule
 from outrider.core.train.run_settings import recipe_of
@@ -162,7 +162,7 @@ def drafted(drafter: Any, one: Made, said: Said) -> Drafted:
     count, rows = len(said.tokens), list[Tensor]()
     states = one.teacher.read(said.ids, drafter.needs.hidden)
     drafter.reset()
-    drafter.advance(Step(0, torch.tensor(said.ids), NONE, states[:-1]))
+    drafter.advance(Committed(0, torch.tensor(said.ids), NONE, states[:-1]))
     if one.case.method == "medusa":  # trees have no use for all heads
         logits = drafter._speaker.logits(drafter._memory.state(len(said.ids)), count).clone()
         return Drafted(logits, logits.argmax(-1).tolist(), [])

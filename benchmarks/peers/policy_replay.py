@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 import riding
 from riding import Machine, Offered, Player, Trace
 
+from outrider.core.base.protocol import Committed as Passed
 from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
-from outrider.core.base.protocol import Step as Passed
-from outrider.core.drafting import Context, Draft, Step, registry
+from outrider.core.drafting import Committed, Context, Draft, registry
 from outrider.core.session.engine import Engine
-from outrider.core.session.phases import Phases
+from outrider.core.session.text_kind import TextKind
 
 FREE = ("prompt_lookup", "suffix")
 MOST = 32
@@ -77,7 +77,7 @@ def _trace(name: str, prompt: list[int], answer: Sequence[Any], target: Any) -> 
     drafters = {one: registry.build(one, target, {}) for one in FREE}
     tokens, truth = list(prompt), [token.id for token in answer]
     offers: dict[str, list[Offered]] = {one: [] for one in FREE}
-    phases, phase = list[str](), Phases()
+    phases, phase = list[str](), TextKind()
     for drafter in drafters.values():
         drafter.reset()
         drafter.advance(_step(0, tokens))
@@ -93,8 +93,8 @@ def _trace(name: str, prompt: list[int], answer: Sequence[Any], target: Any) -> 
     return Trace(name, phases, offers)
 
 
-def _step(start: int, tokens: Sequence[int]) -> Step:
-    return Step(start, torch.tensor(tokens), torch.empty(0, dtype=torch.int64))
+def _step(start: int, tokens: Sequence[int]) -> Committed:
+    return Committed(start, torch.tensor(tokens), torch.empty(0, dtype=torch.int64))
 
 
 def _context(tokens: Sequence[int]) -> Context:

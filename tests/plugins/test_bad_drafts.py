@@ -22,7 +22,7 @@ from outrider.core.drafting import Context, Draft, Shape, Stateless, registry
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.kernels.linear import Linear
 from outrider.core.model.model import TargetModel
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
 from outrider.drafters.suffix import WEIGHTS, Suffix
 
@@ -77,8 +77,8 @@ def test_output_that_is_no_number_is_not_proposed(
 
     A draft model reads everything anew, once; then it is switched off, since that would cost a prefill in every round.
     """
-    plain = toys.answer(Conversation(target(name, model)), PROMPT, limit=6)
-    talk, notes = Conversation(target(name, model)), list[str]()
+    plain = toys.answer(ChatCache(target(name, model)), PROMPT, limit=6)
+    talk, notes = ChatCache(target(name, model)), list[str]()
     loaded = registry.load(GOODS[name].method, talk.target, {"weights": str(made[name])}, notes.append)
     found = list(matrices(loaded._drafter, held(model.decoder), set()))
     with torch.inference_mode():
@@ -141,10 +141,10 @@ DRAFTS: dict[str, tuple[object, str]] = {
 @pytest.mark.parametrize("fault", list(DRAFTS))
 def test_a_draft_that_is_none_is_told_once_and_the_text_is_the_plain_one(fault: str, rule: str) -> None:
     draft, words = DRAFTS[fault]
-    plain = toys.answer(Conversation(toys.target()), PROMPT[:7], limit=6)
+    plain = toys.answer(ChatCache(toys.target()), PROMPT[:7], limit=6)
     notes: list[str] = []
     guarded = toys.guard(Proposes(draft), notes=notes)
-    got = toys.answer(Conversation(toys.target()), PROMPT[:7], guarded, limit=6, rule=rule)
+    got = toys.answer(ChatCache(toys.target()), PROMPT[:7], guarded, limit=6, rule=rule)
     assert (got.token_ids, got.proposed) == (plain.token_ids, 0)
     assert guarded.failed and len(notes) == 1 and re.search(words, notes[0])
 

@@ -27,7 +27,7 @@ from outrider.core.base.errors import DrafterError, OutriderError
 from outrider.core.drafting import Drafter, registry
 from outrider.core.library import discovery
 from outrider.core.model.model import TargetModel
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13, 200, 31, 9]
 TRACE = re.compile(r"Traceback|File \"|\w(Error|Exception)\b|torch\.|<class|<built-in|object at|\n")
@@ -131,7 +131,7 @@ def numbers(inner: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[tupl
 
 @every
 def test_as_it_should_be_it_loads_and_drafts(name: str, made: dict[str, Path], model: TargetModel) -> None:
-    talk = Conversation(target(name, model))
+    talk = ChatCache(target(name, model))
     loaded = registry.load(GOODS[name].method, talk.target, {"weights": str(made[name])}, pytest.fail)
     assert toys.answer(talk, PROMPT, loaded, limit=8).proposed
 

@@ -22,13 +22,13 @@ from replay import Replay
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outrider.core.drafting import Context, Draft, Drafter, Fit, Match, Method, Step
+from outrider.core.drafting import Committed, Context, Draft, Drafter, Fit, Match, Method
 from outrider.core.formats.checkpoint import open_checkpoint
-from outrider.core.model.cache.states import Rows
+from outrider.core.model.cache.states import KVCache
 from outrider.core.model.capture import Capture
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters import draft_model, layerskip
 from outrider.drafters.dflash import DFlash
 from outrider.drafters.eagle import Eagle
@@ -51,7 +51,7 @@ def but_one(names: Iterable[Any], first: Any) -> list[Any]:
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes read no more than they need, as without fused kernels, in steps that a short conversation goes through."""
-    monkeypatch.setattr("outrider.core.model.lane.LEAST_END", 32)
+    monkeypatch.setattr("outrider.core.model.graph_runner.LEAST_END", 32)
     for place in ("steps", "decoder"):
         monkeypatch.setattr(f"outrider.core.model.{place}.reads_what_is_there", lambda mixers, like: False)
 
@@ -83,7 +83,7 @@ class Heard:
 
 def answers(target: TargetModel, drafter: Heard, prompts: Sequence[Sequence[int]], turns: int) -> Iterator[list[int]]:
     """One conversation: prompts under each rule and temperature, of the first one also turns behind what was said."""
-    talk, guarded = Conversation(target), toys.guard(drafter)
+    talk, guarded = ChatCache(target), toys.guard(drafter)
     for number, prompt in enumerate(prompts):
         settings, rule = ((toys.GREEDY, "match"), (FILTERED, "match"), (FILTERED, "rejection"))[number % 3]
         ids = list(prompt)
@@ -153,7 +153,7 @@ def tight(decoder: Callable[[int], TargetModel], make: Callable[[TargetModel], D
         target = decoder(context)
         plain, quick = Heard(make(target)), Heard(make(graphed(target, Replay())))
         told = [
-            toys.answer(Conversation(target), PROMPT, toys.guard(drafter), limit=None, tokens=16)
+            toys.answer(ChatCache(target), PROMPT, toys.guard(drafter), limit=None, tokens=16)
             for drafter in (plain, quick)
         ]
         assert told[0].token_ids == told[1].token_ids
@@ -174,21 +174,21 @@ def pieces(target: TargetModel, make: Callable[[TargetModel], Drafter], gap: int
         drafter.reset()
         for start, end in pairwise((0, 6, 7, 12, 13, 21, 40)):
             known = max(0, start - 1) + (gap if start == 7 else 0)
-            drafter.advance(Step(start, ids[start:end], eagles.NONE, states[known : end - 1]))
+            drafter.advance(Committed(start, ids[start:end], eagles.NONE, states[known : end - 1]))
             for nodes in (4, 1, 7):
                 drafter.propose(pairs.context(text[:end], nodes))
-            drafter.advance(Step(end, wrong, eagles.NONE, states[:3]))
+            drafter.advance(Committed(end, wrong, eagles.NONE, states[:3]))
             if end % 2:
                 drafter.propose(pairs.context([*text[:end], *wrong.tolist()], 5))
             drafter.rewind(end)
         drafter.rewind(33)
-        drafter.advance(Step(33, ids[33:41], eagles.NONE, states[32:40]))
+        drafter.advance(Committed(33, ids[33:41], eagles.NONE, states[32:40]))
         drafter.propose(pairs.context(text[:41], 4))
         copy = Heard(drafter.fork())
-        drafter.advance(Step(41, wrong, eagles.NONE, states[3:6]))
+        drafter.advance(Committed(41, wrong, eagles.NONE, states[3:6]))
         drafter.propose(pairs.context([*text[:41], *wrong.tolist()], 4))
         copy.propose(pairs.context(text[:41], 6))
-        copy.advance(Step(41, ids[41:44], eagles.NONE, states[40:43]))
+        copy.advance(Committed(41, ids[41:44], eagles.NONE, states[40:43]))
         copy.propose(pairs.context(text[:44], 4))
         drafter.rounds += copy.rounds
         heard.append(drafter)
@@ -216,10 +216,10 @@ def test_pieces(name: str, gap: int, tmp_path: Path) -> None:
     return pieces(toys.target(layers=4), of_files(Eagle(), folder, {"tree": "chain"} if name == "eagle" else {}), gap)
 
 
-def draft_of(target: TargetModel, seed: int, sharp: float = 1.0) -> draft_model.Rider:
-    capacity = target.context + SLACK
+def draft_of(target: TargetModel, seed: int, sharp: float = 1.0) -> draft_model.ModelDrafter:
+    capacity = target.context + MAX_DRAFT_ROWS
     decoder = toys.decoder(seed, context=target.context, sharp=sharp)
-    return draft_model.Rider(decoder, capacity, 48, graphs=target.graphs)
+    return draft_model.ModelDrafter(decoder, capacity, 48, graphs=target.graphs)
 
 
 @pytest.mark.parametrize("seed", but_one([0, 1], 1))
@@ -235,10 +235,10 @@ def test_draft_model_at_the_brim() -> None:
 @pytest.mark.parametrize("family", but_one(DISPATCHED, "qwen3_5"))
 def test_draft_model_of_every_family(family: str) -> None:
     """States that cannot be cut, rings, latents, experts."""
-    decoder = golden.decoder(golden.FOLDER / family, torch.float32, 256 + SLACK)
+    decoder = golden.decoder(golden.FOLDER / family, torch.float32, 256 + MAX_DRAFT_ROWS)
 
     def make(target: TargetModel) -> Drafter:
-        return draft_model.Rider(decoder, 256 + SLACK, 48, graphs=target.graphs)
+        return draft_model.ModelDrafter(decoder, 256 + MAX_DRAFT_ROWS, 48, graphs=target.graphs)
 
     same(toys.target(), make, prompts=(PROMPT,), least=4)
 
@@ -322,7 +322,7 @@ def test_medusa(tmp_path: Path) -> None:
 
     def make(target: TargetModel) -> Drafter:
         opened = open_heads(tmp_path)
-        return medusa.Rider(read_heads(opened, target), 48)
+        return medusa.MedusaDrafter(read_heads(opened, target), 48)
 
     same(toys.target(), make)
 
@@ -359,9 +359,9 @@ def test_what_is_no_number_does_not_stay(name: str, quick: bool, tmp_path: Path)
     else:
         drafter = of_files(DFlash(), files.write(tmp_path, files.config(name), files.tensors(name)), {})(here)
         rows = drafter._state.rows[1]  # type: ignore[attr-defined]
-    assert isinstance(rows, Rows)
+    assert isinstance(rows, KVCache)
     ids, states = eagles.conversation(target, drafter.needs.hidden or (0,), 9)
-    drafter.advance(Step(0, ids, eagles.NONE, states))
+    drafter.advance(Committed(0, ids, eagles.NONE, states))
     rows.parts[0][25] = torch.nan
     context = pairs.context(ids.tolist(), 3)
     assert drafter.propose(context) is None
@@ -372,7 +372,7 @@ def test_what_is_no_number_does_not_stay(name: str, quick: bool, tmp_path: Path)
 def test_layerskip(exits: tuple[int, ...]) -> None:
     """It drafts in the target's own cache, so that each has a target to itself."""
     plain, quick = toys.target(layers=4), graphed(toys.target(layers=4), Replay())
-    heard = [Heard(layerskip.Rider(target, exits)) for target in (plain, quick)]
+    heard = [Heard(layerskip.LayerSkipDrafter(target, exits)) for target in (plain, quick)]
     for target, drafter in zip((plain, quick), heard, strict=True):
         list(answers(target, drafter, (PROMPT, [5, 9, 13, 2, 40], [7]), 2))
     same_rounds(heard[0], heard[1], 8)

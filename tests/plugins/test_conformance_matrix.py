@@ -20,7 +20,7 @@ from outrider.core.conformance.rig import Ask, Ride, Rig, Run
 from outrider.core.drafting import Context, Draft, Drafter, registry
 from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.formats.checkpoint import describe
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)]
 
@@ -58,7 +58,7 @@ def plain_once(monkeypatch: pytest.MonkeyPatch, plain: dict[tuple[object, int, A
 def target_of(kind: str, targets: dict[str, TargetModel]) -> TargetModel:
     if kind not in targets:
         folder = golden.FOLDER / kinds.KINDS[kind]
-        decoder = golden.decoder(folder, torch.float32, CONTEXT + SLACK)
+        decoder = golden.decoder(folder, torch.float32, CONTEXT + MAX_DRAFT_ROWS)
         targets[kind] = TargetModel(decoder, describe(folder), CONTEXT)
     return targets[kind]
 

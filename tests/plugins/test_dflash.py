@@ -19,15 +19,15 @@ from luck import Luck
 from torch import Tensor
 
 from outrider.core.base.protocol import DrafterChoice
-from outrider.core.drafting import Context, Match, Step
+from outrider.core.drafting import Committed, Context, Match
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling import accept
 from outrider.core.sampling.accept import NO_DRAFT
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.dflash import DFlash
-from outrider.drafters.dflash.draft import Rider
+from outrider.drafters.dflash.draft import DFlashDrafter
 from outrider.drafters.dflash.heads import Markov, Selector
 from outrider.drafters.dflash.tree import best_first
 
@@ -55,7 +55,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def rider(folder: Path, target: TargetModel, **options: Any) -> Rider:
+def rider(folder: Path, target: TargetModel, **options: Any) -> DFlashDrafter:
     """A drafter for a target, as the engine makes it."""
     match = DFlash().check(target.info, str(folder))
     assert match.fit, match.reason
@@ -88,12 +88,14 @@ def test_every_recorded_round_is_the_references(name: str, window: str | None) -
             at = row["committed"]
             if at >= len(text):
                 break
-            draft.advance(Step(fed, text[fed : at + 1], text[:0], states[max(0, fed - 1) : at]))
+            draft.advance(Committed(fed, text[fed : at + 1], text[:0], states[max(0, fed - 1) : at]))
             fed = at + 1
             check_round(here, draft, row, window, text[at:].tolist())
 
 
-def check_round(here: pairs.Pair, draft: Rider, row: dict[str, Any], window: str | None, text: list[int]) -> None:
+def check_round(
+    here: pairs.Pair, draft: DFlashDrafter, row: dict[str, Any], window: str | None, text: list[int]
+) -> None:
     want = row["draft"] if window is None else row["draft_if_window_is_per_query"]
     slots = draft.slots(text[0], len(want))
     path, rows, sure = [text[0]], [], []
@@ -155,9 +157,9 @@ def test_a_tree_takes_fewer_passes_than_a_chain(name: str) -> None:
 )
 def test_the_text_is_the_targets(home: Path, kind: str, tree: bool, settings: Settings) -> None:
     target = toys.target(vocab=VOCAB, sharp=0.4)
-    want = toys.answer(Conversation(toys.target(vocab=VOCAB, sharp=0.4)), PROMPT, settings=settings)
+    want = toys.answer(ChatCache(toys.target(vocab=VOCAB, sharp=0.4)), PROMPT, settings=settings)
     draft = rider(home / f"{kind}{VOCAB}", target, tree=tree)
-    got = toys.answer(Conversation(target), PROMPT, toys.guard(draft), settings=settings, tokens=6)
+    got = toys.answer(ChatCache(target), PROMPT, toys.guard(draft), settings=settings, tokens=6)
     assert got.token_ids == want.token_ids
     assert 0 < got.accepted < got.proposed
 
@@ -171,7 +173,7 @@ def test_by_itself_it_makes_a_tree_where_that_is_as_quick(home: Path, kind: str)
     parts = draft._parts
     assert plain == (parts.follower is None and parts.confidence is None)
     hidden = target.forward(PROMPT[:-1], states=draft.needs.hidden).hidden
-    draft.advance(Step(0, torch.tensor(PROMPT), torch.empty(0, dtype=torch.int64), hidden))
+    draft.advance(Committed(0, torch.tensor(PROMPT), torch.empty(0, dtype=torch.int64), hidden))
     for settings, probs in ((toys.GREEDY, False), (toys.SAMPLED, False), (toys.SAMPLED, True)):
         sampler = Sampler(settings, Noise(3), PROMPT)
         stream = partial(sampler.noise.draft_stream, root=len(PROMPT) - 1)
@@ -183,7 +185,7 @@ def test_by_itself_it_makes_a_tree_where_that_is_as_quick(home: Path, kind: str)
             assert int(made.tokens[0]) == int(sampler.chain(draft._in_target_ids(row), len(PROMPT), [])[0])
 
 
-def block_error(folder: Path, draft: Rider, talk: Conversation) -> float:
+def block_error(folder: Path, draft: DFlashDrafter, talk: ChatCache) -> float:
     """Largest difference of the next block's states to plain steps over the states of a new pass."""
     tokens, target = talk.tokens, talk.target
     state, drafts = draft._state, draft.shape.depth
@@ -201,7 +203,7 @@ def block_error(folder: Path, draft: Rider, talk: Conversation) -> float:
 def test_the_first_slots_are_those_of_the_whole_block(home: Path, kind: str) -> None:
     """Slots see each other, so a block that is cut before its pass would guess otherwise than it was trained to."""
     draft = rider(home / f"{kind}{VOCAB}", toys.target(vocab=VOCAB), tree=False)
-    draft.advance(Step(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
+    draft.advance(Committed(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
     whole, few = draft.slots(PROMPT[-1], draft.shape.depth), draft.slots(PROMPT[-1], 2)
     torch.testing.assert_close(few.hidden, whole.hidden[:2])
     torch.testing.assert_close(few.logits, whole.logits[:2])
@@ -213,7 +215,7 @@ def test_the_first_slots_are_those_of_the_whole_block(home: Path, kind: str) -> 
 @pytest.mark.parametrize("kind", files.KINDS)
 def test_the_block_is_right_after_rejections_and_edits(home: Path, kind: str) -> None:
     folder = home / f"{kind}{VOCAB}"
-    talk = Conversation(toys.target(vocab=VOCAB, sharp=0.4))
+    talk = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
     draft = rider(folder, talk.target)
     guarded = toys.guard(draft)
     told = toys.answer(talk, PROMPT, guarded, settings=toys.SAMPLED)
@@ -226,8 +228,8 @@ def test_the_block_is_right_after_rejections_and_edits(home: Path, kind: str) ->
 
 @pytest.mark.parametrize("kind", ["dflash", "speculators"])
 def test_after_a_hot_switch_it_knows_what_it_missed(home: Path, kind: str) -> None:
-    talk = Conversation(toys.target(vocab=VOCAB, sharp=0.4))
-    want = toys.answer(Conversation(toys.target(vocab=VOCAB, sharp=0.4)), PROMPT, settings=toys.SAMPLED)
+    talk = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
+    want = toys.answer(ChatCache(toys.target(vocab=VOCAB, sharp=0.4)), PROMPT, settings=toys.SAMPLED)
     draft = rider(home / f"{kind}{VOCAB}", talk.target)
     control = toys.Still(switches={4: DrafterChoice(name="rides", tokens=4)})
     table = {"none": None, "rides": toys.guard(draft)}
@@ -244,8 +246,8 @@ def test_where_they_are_not_told_the_context_begins_where_states_are_known(
 ) -> None:
     monkeypatch.setattr("outrider.core.session.answer.give_states", lambda *some: None)
     folder = home / f"{kind}{VOCAB}"
-    talk = Conversation(toys.target(vocab=VOCAB, sharp=0.4))
-    want = toys.answer(Conversation(toys.target(vocab=VOCAB, sharp=0.4)), PROMPT, settings=toys.SAMPLED)
+    talk = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
+    want = toys.answer(ChatCache(toys.target(vocab=VOCAB, sharp=0.4)), PROMPT, settings=toys.SAMPLED)
     draft = rider(folder, talk.target)
     guarded = toys.guard(draft)
     control = toys.Still(switches={4: DrafterChoice(name="rides", tokens=4)})
@@ -266,9 +268,9 @@ def test_without_states_it_says_nothing(home: Path) -> None:
     draft = rider(home / f"dflash{VOCAB}", toys.target(vocab=VOCAB))
     assert draft.propose(pairs.context([1], 4)) is None
     none = torch.empty(0, dtype=torch.int64)
-    draft.advance(Step(0, torch.tensor(PROMPT), none))
+    draft.advance(Committed(0, torch.tensor(PROMPT), none))
     assert draft.propose(pairs.context(PROMPT, 4)) is None
-    draft.advance(Step(len(PROMPT), torch.tensor([1]), none, torch.randn(1, 2, 32)))
+    draft.advance(Committed(len(PROMPT), torch.tensor([1]), none, torch.randn(1, 2, 32)))
     made = draft.propose(pairs.context([*PROMPT, 1], 4))
     assert made is not None and made.tokens.shape == (4,)
     assert draft.propose(pairs.context([*PROMPT, 1, 1], 4)) is None  # a token it never heard of
@@ -278,10 +280,10 @@ def test_end_tokens_and_limits_inside_a_draft(home: Path) -> None:
     folder, small, cut = home / f"dflash{VOCAB}", len(PROMPT) + 21, 0
     for settings, eos in itertools.product((toys.GREEDY, toys.SAMPLED), ([], [1], [2])):
         plain = toys.target(vocab=VOCAB, sharp=0.4, context=small)
-        want = toys.answer(Conversation(plain), PROMPT, settings=settings, eos=eos, limit=None)
+        want = toys.answer(ChatCache(plain), PROMPT, settings=settings, eos=eos, limit=None)
         target = toys.target(vocab=VOCAB, sharp=0.4, context=small)
         guarded = toys.guard(rider(folder, target), notes=(notes := []))
-        got = toys.answer(Conversation(target), PROMPT, guarded, settings=settings, eos=eos, limit=None)
+        got = toys.answer(ChatCache(target), PROMPT, guarded, settings=settings, eos=eos, limit=None)
         assert (got.token_ids, got.finish, notes) == (want.token_ids, want.finish, [])
         cut += got.accepted - got.kinds.count("A")
     assert cut > 0  # an accepted token that was the end, or stood behind it
@@ -303,14 +305,14 @@ def test_embeddings_and_a_head_of_its_own_are_scaled_as_told(tmp_path: Path) -> 
 
 
 def test_a_fork_follows_its_own_conversation(home: Path) -> None:
-    talk = Conversation(toys.target(vocab=VOCAB, sharp=0.4))
+    talk = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
     draft = rider(home / f"dflash{VOCAB}", talk.target)
     toys.answer(talk, PROMPT, toys.guard(draft), limit=9)
     before = draft.slots(1, 4).logits
     copy = draft.fork()
     torch.testing.assert_close(copy.slots(1, 4).logits, before)
     copy.rewind(3)
-    copy.advance(Step(3, torch.tensor([1, 1, 1]), torch.empty(0, dtype=torch.int64), torch.randn(3, 2, 32)))
+    copy.advance(Committed(3, torch.tensor([1, 1, 1]), torch.empty(0, dtype=torch.int64), torch.randn(3, 2, 32)))
     assert not torch.allclose(copy.slots(1, 4).logits, before)
     assert torch.equal(draft.slots(1, 4).logits, before)
     draft.close()
@@ -325,14 +327,14 @@ def spoil(weight: Tensor | None) -> None:
 
 def test_output_that_is_not_a_number_is_no_draft(home: Path) -> None:
     for kind, tree in itertools.product(files.KINDS, (False, True)):
-        talk = Conversation(toys.target(vocab=VOCAB, sharp=0.4))
+        talk = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
         draft = rider(home / f"{kind}{VOCAB}", talk.target, tree=tree)
         spoil(draft._parts.network.norm.weight)
         notes: list[str] = []
         report = toys.answer(talk, PROMPT, toys.guard(draft, notes=notes), limit=4)
         assert (report.proposed, notes) == (0, [])
     follower = rider(home / f"dspark{VOCAB}", toys.target(vocab=VOCAB))
-    follower.advance(Step(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
+    follower.advance(Committed(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
     assert isinstance(follower._parts.follower, Markov)
     spoil(follower._parts.follower.bias.weight)
     assert follower.propose(pairs.context(PROMPT, 4)) is None
@@ -362,7 +364,7 @@ def test_the_exact_law_of_two_tokens_under_rejection(home: Path, kind: str, conf
     draft = rider(home / f"{kind}3", target, confidence=confidence)
     states = target.forward(prompt, states=draft.needs.hidden).hidden
     assert states is not None
-    draft.advance(Step(0, torch.tensor(prompt), torch.empty(0, dtype=torch.int64), states[:-1]))
+    draft.advance(Committed(0, torch.tensor(prompt), torch.empty(0, dtype=torch.int64), states[:-1]))
     settings = Settings(temperature=0.9, top_p=1.0)
     sampler = Sampler(settings, Noise(0))
 
@@ -394,7 +396,7 @@ def test_the_exact_law_of_two_tokens_under_rejection(home: Path, kind: str, conf
 @pytest.mark.parametrize("kind", files.KINDS)
 def test_probs_are_the_engines_own_distribution_of_each_slot(home: Path, kind: str) -> None:
     draft = rider(home / f"{kind}{VOCAB}", toys.target(vocab=VOCAB))
-    draft.advance(Step(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
+    draft.advance(Committed(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
     made = draft.propose(pairs.context(PROMPT, 4, SHARP, probs=True))
     assert made is not None and made.probs is not None
     slots, sampler, path = draft.slots(PROMPT[-1], 4), Sampler(SHARP, Noise(1)), made.tokens.tolist()
@@ -407,7 +409,7 @@ def test_confidence_stops_a_draft(home: Path) -> None:
     target = toys.target(vocab=VOCAB)
     for least, most in ((0.0, 5), (1.0, 0)):
         draft = rider(home / f"dspark{VOCAB}", target, confidence=least)
-        draft.advance(Step(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
+        draft.advance(Committed(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
         made = draft.propose(pairs.context(PROMPT, 8))
         assert (0 if made is None else made.tokens.shape[0]) == most
 
@@ -446,7 +448,7 @@ def test_the_tree_holds_the_most_probable_prefixes(linked: bool, budget: int) ->
 def test_a_drafted_tree_is_that_of_its_own_laws(home: Path, kind: str) -> None:
     target = toys.target(vocab=VOCAB)
     draft = rider(home / f"{kind}{VOCAB}", target, tree=True)
-    draft.advance(Step(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
+    draft.advance(Committed(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
     made = draft.propose(pairs.context(PROMPT, 12))
     assert made is not None and made.parents is not None and made.probs is None
     slots = draft.slots(PROMPT[-1], draft.shape.depth)

@@ -14,24 +14,24 @@ from outrider.core.base.errors import DrafterError, ModelError
 from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
 from outrider.core.drafting import Fit, ModelInfo
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
-from outrider.drafters.draft_model import DraftModel, Rider
+from outrider.drafters.draft_model import DraftModel, ModelDrafter
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 SHARP = Settings(temperature=0.8, top_p=0.95)
 
 
-def rider(seed: int = 0, *, sharp: float = 1.0, capacity: int = 300) -> Rider:
+def rider(seed: int = 0, *, sharp: float = 1.0, capacity: int = 300) -> ModelDrafter:
     """A draft model; seed 0 is the target's own weights, so it is always right."""
-    return Rider(toys.decoder(seed, sharp=sharp), capacity, 48)
+    return ModelDrafter(toys.decoder(seed, sharp=sharp), capacity, 48)
 
 
 @pytest.mark.parametrize("settings", [toys.GREEDY, toys.SAMPLED, SHARP], ids=["greedy", "sampled", "filtered"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_text_is_the_targets(seed: int, settings: Settings) -> None:
-    want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings)
-    got = toys.answer(Conversation(toys.target()), PROMPT, toys.guard(rider(seed)), settings=settings)
+    want = toys.answer(ChatCache(toys.target()), PROMPT, settings=settings)
+    got = toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(rider(seed)), settings=settings)
     assert got.token_ids == want.token_ids
     if seed == 0:
         assert got.accepted == got.proposed  # the same model with the same noise always agrees
@@ -40,16 +40,14 @@ def test_the_text_is_the_targets(seed: int, settings: Settings) -> None:
 def test_coupled_noise_agrees_more_often_than_greedy_guesses_would() -> None:
     """At least (1 - TV) / (1 + TV) of the guesses agree when both draw with the same noise."""
     near = rider(0, sharp=0.7)  # the target, a little flatter
-    report = toys.answer(
-        Conversation(toys.target()), PROMPT, toys.guard(near), settings=toys.SAMPLED, limit=200, tokens=1
-    )
+    report = toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(near), settings=toys.SAMPLED, limit=200, tokens=1)
     assert report.accepted / report.proposed > 0.5
 
 
 @pytest.mark.parametrize("settings", [toys.SAMPLED, SHARP], ids=["sampled", "filtered"])
 def test_rejection_with_its_own_weights_accepts_everything(settings: Settings) -> None:
     report = toys.answer(
-        Conversation(toys.target()), PROMPT, toys.guard(rider(0)), settings=settings, rule="rejection", limit=60
+        ChatCache(toys.target()), PROMPT, toys.guard(rider(0)), settings=settings, rule="rejection", limit=60
     )
     assert report.accepted >= report.proposed - 1  # p = q up to rounding
 
@@ -61,11 +59,11 @@ def test_the_law_of_two_tokens(rule: str) -> None:
     vocab, n = 5, 2000
     settings = Settings(temperature=1.0, top_p=1.0)
     model = toys.target(vocab=vocab, sharp=0.4)
-    draft = Rider(toys.decoder(3, vocab=vocab, sharp=0.4), 300, vocab)
+    draft = ModelDrafter(toys.decoder(3, vocab=vocab, sharp=0.4), 300, vocab)
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(n):
         report = toys.answer(
-            Conversation(model), [1, 2], toys.guard(draft), settings=settings, seed=seed, rule=rule, limit=3, tokens=2
+            ChatCache(model), [1, 2], toys.guard(draft), settings=settings, seed=seed, rule=rule, limit=3, tokens=2
         )
         counts[tuple(report.token_ids[:2])] += 1
     talk = toys.target(vocab=vocab, sharp=0.4)
@@ -82,7 +80,7 @@ def test_the_law_of_two_tokens(rule: str) -> None:
 
 def test_edits_and_new_turns_reuse_its_cache() -> None:
     draft = rider(1)
-    guarded, talk = toys.guard(draft), Conversation(toys.target())
+    guarded, talk = toys.guard(draft), ChatCache(toys.target())
     first = toys.answer(talk, PROMPT, guarded)
     longer = [*PROMPT, *first.token_ids, 4, 4]
     passes: list[int] = []
@@ -92,7 +90,7 @@ def test_edits_and_new_turns_reuse_its_cache() -> None:
     assert max(passes) < 12  # not the whole conversation again
     edited = [*PROMPT[:4], 1, 2, 3]
     got = toys.answer(talk, edited, guarded)
-    assert got.token_ids == toys.answer(Conversation(toys.target()), edited).token_ids
+    assert got.token_ids == toys.answer(ChatCache(toys.target()), edited).token_ids
     assert draft._seen[: len(edited)] == edited
 
 
@@ -100,7 +98,7 @@ def test_edits_and_new_turns_reuse_its_cache() -> None:
 @pytest.mark.parametrize("family", ["lfm2", "qwen3_5", "nemotron_h"])
 def test_a_model_whose_states_cannot_be_cut_goes_on_from_the_last_true_token(family: str) -> None:
     """Its drafts are mostly wrong, so it is thrown back every round, and must not begin the conversation anew for that."""
-    draft = Rider(golden.decoder(golden.FOLDER / family, torch.float32, 128), 128, 256)
+    draft = ModelDrafter(golden.decoder(golden.FOLDER / family, torch.float32, 128), 128, 256)
     target = golden.Golden("llama")
     passes: list[int] = []
     run = draft._pass
@@ -114,7 +112,7 @@ def test_a_model_whose_states_cannot_be_cut_goes_on_from_the_last_true_token(fam
 
 def test_a_fork_shares_weights_and_nothing_else() -> None:
     draft = rider(1)
-    toys.answer(Conversation(toys.target()), PROMPT, toys.guard(draft))
+    toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(draft))
     copy = draft.fork()
     assert copy._decoder is draft._decoder
     assert copy._seen == []
@@ -122,10 +120,8 @@ def test_a_fork_shares_weights_and_nothing_else() -> None:
 
 def test_at_the_brim_it_proposes_less() -> None:
     small = len(PROMPT) + 9
-    want = toys.answer(Conversation(toys.target(context=small)), PROMPT, limit=None)
-    got = toys.answer(
-        Conversation(toys.target(context=small)), PROMPT, toys.guard(rider(0, capacity=small)), limit=None
-    )
+    want = toys.answer(ChatCache(toys.target(context=small)), PROMPT, limit=None)
+    got = toys.answer(ChatCache(toys.target(context=small)), PROMPT, toys.guard(rider(0, capacity=small)), limit=None)
     assert got.token_ids == want.token_ids
 
 
@@ -175,9 +171,9 @@ class TestOnDisk:
             self.ask(Engine(), big, DrafterChoice(name="draft_model", weights=str(tmp_path / "nothing")))
 
     def test_a_padded_vocabulary_drafts_shared_ids_only(self) -> None:
-        draft = Rider(toys.decoder(1, vocab=40), 300, 48)
+        draft = ModelDrafter(toys.decoder(1, vocab=40), 300, 48)
         row = draft._in_target_ids(torch.zeros(40))
         assert row.shape == (48,)
         assert bool(row[40:].isinf().all())
-        report = toys.answer(Conversation(toys.target()), [1, 2, 3], toys.guard(draft))
+        report = toys.answer(ChatCache(toys.target()), [1, 2, 3], toys.guard(draft))
         assert len(report.token_ids) == 40

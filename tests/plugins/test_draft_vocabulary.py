@@ -19,11 +19,11 @@ from outrider.core.drafting import Fit, ModelInfo
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model.decoder import Decoder
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
 from outrider.core.text.files import TokenizerFiles
 from outrider.core.text.tokenizer import Tokenizer
-from outrider.drafters.draft_model import DraftModel, Rider
+from outrider.drafters.draft_model import DraftModel, ModelDrafter
 from outrider.drafters.draft_model.vocabulary import Bridge, Key, Vocabulary
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
@@ -142,20 +142,20 @@ SPELT = Vocabulary([(False, b"<%d>" % i) for i in range(0, 48, 2)] + [(False, by
 """Half of the toys' tokens; the others are spelt by their signs."""
 
 
-def rider(seed: int = 0, capacity: int = 300) -> Rider:
+def rider(seed: int = 0, capacity: int = 300) -> ModelDrafter:
     """The same ids in another order; seed 0 has the target's own weights."""
-    return Rider(shuffled(seed, ORDER), capacity, 48, Bridge(letters(range(48)), letters(ORDER), 48))
+    return ModelDrafter(shuffled(seed, ORDER), capacity, 48, Bridge(letters(range(48)), letters(ORDER), 48))
 
 
-def half(capacity: int = 600) -> Rider:
-    return Rider(toys.decoder(3, vocab=36, context=600), capacity, 48, Bridge(letters(range(48)), SPELT, 48))
+def half(capacity: int = 600) -> ModelDrafter:
+    return ModelDrafter(toys.decoder(3, vocab=36, context=600), capacity, 48, Bridge(letters(range(48)), SPELT, 48))
 
 
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 @pytest.mark.parametrize("settings", [toys.GREEDY, toys.SAMPLED, SHARP], ids=["greedy", "sampled", "filtered"])
 def test_the_targets_own_weights_under_other_ids_are_always_right(settings: Settings, rule: str) -> None:
-    want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings, rule=rule)
-    got = toys.answer(Conversation(toys.target()), PROMPT, toys.guard(rider()), settings=settings, rule=rule)
+    want = toys.answer(ChatCache(toys.target()), PROMPT, settings=settings, rule=rule)
+    got = toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(rider()), settings=settings, rule=rule)
     assert got.accepted >= got.proposed - 1 > 10  # under rejection p = q up to rounding
     if rule == "match":
         assert got.token_ids == want.token_ids
@@ -164,9 +164,9 @@ def test_the_targets_own_weights_under_other_ids_are_always_right(settings: Sett
 @pytest.mark.parametrize("settings", [toys.GREEDY, toys.SAMPLED, SHARP], ids=["greedy", "sampled", "filtered"])
 def test_with_half_of_the_tokens_the_text_is_the_targets(settings: Settings) -> None:
     notes: list[str] = []
-    want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings)
+    want = toys.answer(ChatCache(toys.target()), PROMPT, settings=settings)
     drafter = half()
-    got = toys.answer(Conversation(toys.target()), PROMPT, toys.guard(drafter, notes=notes), settings=settings)
+    got = toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(drafter, notes=notes), settings=settings)
     assert got.token_ids == want.token_ids
     assert got.proposed > 0
     assert notes == []
@@ -181,11 +181,11 @@ def test_the_law_of_two_tokens_under_rejection() -> None:
     settings = Settings(temperature=1.0, top_p=1.0)
     model = toys.target(vocab=vocab, sharp=0.4)
     bridge = Bridge(words("a", "b", "c", "d", "e"), words("x", "c", "y", "e", "a"), vocab)
-    guarded = toys.guard(Rider(toys.decoder(3, vocab=vocab, sharp=0.4), 300, vocab, bridge))
+    guarded = toys.guard(ModelDrafter(toys.decoder(3, vocab=vocab, sharp=0.4), 300, vocab, bridge))
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(n):
         report = toys.answer(
-            Conversation(model), [0, 2], guarded, settings=settings, seed=seed, rule="rejection", limit=3, tokens=2
+            ChatCache(model), [0, 2], guarded, settings=settings, seed=seed, rule="rejection", limit=3, tokens=2
         )
         counts[tuple(report.token_ids[:2])] += 1
     talk = toys.target(vocab=vocab, sharp=0.4)
@@ -201,7 +201,7 @@ def test_the_law_of_two_tokens_under_rejection() -> None:
 
 
 def test_edits_are_read_anew_from_where_they_differ() -> None:
-    drafter, talk = half(), Conversation(toys.target())
+    drafter, talk = half(), ChatCache(toys.target())
     guarded = toys.guard(drafter)
     first = toys.answer(talk, PROMPT, guarded)
     passes: list[int] = []
@@ -211,23 +211,23 @@ def test_edits_are_read_anew_from_where_they_differ() -> None:
     assert max(passes) < 24  # not the whole conversation again
     edited = [*PROMPT[:4], 1, 2, 3]
     got = toys.answer(talk, edited, guarded)
-    assert got.token_ids == toys.answer(Conversation(toys.target()), edited).token_ids
+    assert got.token_ids == toys.answer(ChatCache(toys.target()), edited).token_ids
 
 
 def test_a_conversation_too_long_in_its_own_tokens_is_left_alone() -> None:
     notes: list[str] = []
-    want = toys.answer(Conversation(toys.target()), PROMPT)
-    got = toys.answer(Conversation(toys.target()), PROMPT, toys.guard(half(capacity=60), notes=notes))
+    want = toys.answer(ChatCache(toys.target()), PROMPT)
+    got = toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(half(capacity=60), notes=notes))
     assert got.token_ids == want.token_ids
     assert notes == []
     assert 0 < got.drafters["toy"] < got.passes
 
 
 def test_a_conversation_that_it_cannot_read_at_all() -> None:
-    drafter = Rider(toys.decoder(1, vocab=8), 300, 48, Bridge(letters(range(48)), words("a", "b"), 48))
+    drafter = ModelDrafter(toys.decoder(1, vocab=8), 300, 48, Bridge(letters(range(48)), words("a", "b"), 48))
     notes: list[str] = []
-    want = toys.answer(Conversation(toys.target()), PROMPT)
-    got = toys.answer(Conversation(toys.target()), PROMPT, toys.guard(drafter, notes=notes))
+    want = toys.answer(ChatCache(toys.target()), PROMPT)
+    got = toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(drafter, notes=notes))
     assert got.token_ids == want.token_ids
     assert notes == []
 

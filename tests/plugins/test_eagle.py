@@ -25,13 +25,13 @@ from torch import Tensor
 
 from outrider.core.base.errors import BrokenFileError, ModelError, UsageError
 from outrider.core.base.protocol import DrafterChoice
-from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Step
-from outrider.core.model.cache.layout import Where
+from outrider.core.drafting import Committed, Context, Draft, Fit, Match, ModelInfo
+from outrider.core.model.cache.layout import PassLayout
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.eagle import Eagle
-from outrider.drafters.eagle.draft import Rider
+from outrider.drafters.eagle.draft import EagleDrafter
 from outrider.drafters.eagle.format import counts_outputs, default_states
 
 CHAINS = ("eagle3", "eagle1", "eagle3_specforge", "eagle3_speculators", "eagle31_speculators")
@@ -47,7 +47,7 @@ def pair(name: str) -> Pair:
     return Pair(name)
 
 
-def load(told: Pair, folder: Path | None = None, **options: object) -> Rider:
+def load(told: Pair, folder: Path | None = None, **options: object) -> EagleDrafter:
     folder = folder or told.folder
     match = Eagle().check(told.info, str(folder))
     assert match.fit == Fit.EXACT, match.reason
@@ -57,7 +57,7 @@ def load(told: Pair, folder: Path | None = None, **options: object) -> Rider:
 class Seen:
     """A drafter whose logits are written down: rows [V] in target ids of every chain, by the root's position."""
 
-    def __init__(self, inner: Rider) -> None:
+    def __init__(self, inner: EagleDrafter) -> None:
         self.inner, self.needs, self.shape = inner, inner.needs, inner.shape
         self.logits: dict[int, list[Tensor]] = {}
         self.reset, self.rewind, self.close, self.fork = inner.reset, inner.rewind, inner.close, inner.fork
@@ -108,7 +108,7 @@ def test_every_chain_of_the_other_reading() -> None:
             end = recorded["committed"] + 1
             if end > len(ids):
                 break
-            seen.advance(Step(heard, ids[heard:end], NONE, states[max(0, heard - 1) : end - 1]))
+            seen.advance(Committed(heard, ids[heard:end], NONE, states[max(0, heard - 1) : end - 1]))
             heard = end
             draft = seen.propose(pairs.context(ids[:end].tolist(), 5))
             same_chain(told, recorded, draft, seen, "_prenorm_feedback")
@@ -151,7 +151,7 @@ def test_states_and_logits_of_the_prompt(name: str) -> None:
     assert states is not None
     fed = states if name != "eagle1" else told.decoder.norm(states)
     torch.testing.assert_close(fed.flatten(1), told.tensors["p0.prefill.state"][0], atol=1e-3, rtol=1e-4)
-    where = Where(0, len(ids), layer.tables, torch.float32, torch.device("cpu"))
+    where = PassLayout(0, len(ids), layer.tables, torch.float32, torch.device("cpu"))
     behind = told.tensors["p0.prefill.input_ids"][0]
     feature = layer(behind, layer.entry.fuse(states), where, draft._state.rows)
     torch.testing.assert_close(feature, told.tensors["p0.prefill.feature"][0], atol=1e-3, rtol=1e-4)
@@ -190,7 +190,7 @@ def test_a_modelopt_export_is_the_same_draft(ids: list[int], tmp_path: Path) -> 
 def test_sampled_text_does_not_depend_on_it(name: str, options: dict[str, Any]) -> None:
     told = pair(name)
     prompt = told.prompts[1]
-    want = toys.answer(Conversation(told.target()), prompt, settings=SAMPLED, limit=48)
+    want = toys.answer(ChatCache(told.target()), prompt, settings=SAMPLED, limit=48)
     got, _ = pairs.ride(told, load(told, **options), 1, 12, settings=SAMPLED, limit=48)
     assert got.token_ids == want.token_ids
     assert 0 < got.accepted < got.proposed
@@ -199,7 +199,7 @@ def test_sampled_text_does_not_depend_on_it(name: str, options: dict[str, Any]) 
 @golden_only
 def test_an_eos_inside_a_draft_ends_the_answer_and_the_next_turn_is_drafted_as_ever() -> None:
     told = pair("eagle3")
-    talk, guarded = Conversation(told.target()), toys.guard(load(told))
+    talk, guarded = ChatCache(told.target()), toys.guard(load(told))
     text = told.texts[0]
     recorded = next(r for r in told.notes["prompts"][0]["rounds"] if r["accepted"] == 5)
     inside = recorded["committed"] - len(told.prompts[0]) + 3  # the third accepted token of that round
@@ -219,7 +219,7 @@ def test_the_context_ends() -> None:
     for options in ({}, TREE, {"tree": "auto", "depth": 3}):
         small = told.target(context=60)
         draft = Eagle().load(small, Match(Fit.EXACT, "", weights=str(told.folder)), options)
-        got = toys.answer(Conversation(small), told.prompts[0], toys.guard(draft), tokens=12, limit=None)
+        got = toys.answer(ChatCache(small), told.prompts[0], toys.guard(draft), tokens=12, limit=None)
         assert got.token_ids == told.texts[0][: len(got.token_ids)]
         assert len(got.token_ids) == 60 - len(told.prompts[0])
 
@@ -229,7 +229,7 @@ def test_a_hot_switch_starts_where_states_are_known() -> None:
     told = pair("eagle3")
     drafters = {"none": None, "eagle": toys.guard(load(told), name="eagle")}
     switches = {12: DrafterChoice(name="eagle", tokens=5)}
-    got = toys.answer(Conversation(told.target()), told.prompts[0], drafters, limit=64, control=toys.Still(switches))
+    got = toys.answer(ChatCache(told.target()), told.prompts[0], drafters, limit=64, control=toys.Still(switches))
     assert got.token_ids == told.texts[0]
     assert got.accepted > 5
 
@@ -244,7 +244,7 @@ def test_chains_are_those_of_the_plain_formulas(kind: str, tmp_path: Path) -> No
     folder = eagles.folder(tmp_path, kind)
     draft = Seen(eagles.load(folder, target))
     ids, states = eagles.conversation(target, draft.needs.hidden, 11)
-    draft.advance(Step(0, ids, NONE, states))
+    draft.advance(Committed(0, ids, NONE, states))
     proposal = draft.propose(pairs.context(ids.tolist(), 4))
     assert proposal is not None
     want, tokens = eagles.reference(folder, target, ids, states, 4)
@@ -260,19 +260,19 @@ def test_pieces_drafts_and_rewinds_leave_no_trace(tmp_path: Path) -> None:
     for options in ({}, {"tree": "tree", "depth": 3, "top_k": 3}):
         once, pieces = eagles.load(folder, target, **options), eagles.load(folder, target, **options)
         ids, states = eagles.conversation(target, once.needs.hidden, 40)
-        once.advance(Step(0, ids, NONE, states))
+        once.advance(Committed(0, ids, NONE, states))
         heard = 0
         for end in (7, 8, 13, 14, 20, 29, 40):
-            pieces.advance(Step(heard, ids[heard:end], NONE, states[max(0, heard - 1) : end - 1]))
+            pieces.advance(Committed(heard, ids[heard:end], NONE, states[max(0, heard - 1) : end - 1]))
             assert pieces.propose(pairs.context(ids[:end].tolist(), 6)) is not None
             wrong = ids[:3].flip(0)
-            pieces.advance(Step(end, wrong, NONE, states[:3]))
+            pieces.advance(Committed(end, wrong, NONE, states[:3]))
             if end % 2:
                 pieces.propose(pairs.context([*ids[:end].tolist(), *wrong.tolist()], 6))
             pieces.rewind(end)
             heard = end
         pieces.rewind(33)
-        pieces.advance(Step(33, ids[33:], NONE, states[32:]))
+        pieces.advance(Committed(33, ids[33:], NONE, states[32:]))
         context = pairs.context(ids.tolist(), 6)
         want, got = once.propose(context), pieces.propose(context)
         assert want is not None and got is not None
@@ -284,14 +284,14 @@ def test_tokens_without_states_leave_a_gap_and_positions_stay_true(tmp_path: Pat
     target, folder = toys.target(), eagles.folder(tmp_path, "eagle3")
     draft = Seen(eagles.load(folder, target))
     ids, states = eagles.conversation(target, draft.needs.hidden, 20)
-    draft.advance(Step(0, ids[:12], NONE, None))
+    draft.advance(Committed(0, ids[:12], NONE, None))
     assert draft.propose(pairs.context(ids[:12].tolist(), 3)) is None
-    draft.advance(Step(12, ids[12:16], NONE, states[13:15]))  # states for the last two only
+    draft.advance(Committed(12, ids[12:16], NONE, states[13:15]))  # states for the last two only
     assert draft.propose(pairs.context(ids[:16].tolist(), 3)) is not None
     assert pairs.positions(draft.inner._state) == [13, 14]
-    draft.advance(Step(16, ids[16:18], NONE, None))
+    draft.advance(Committed(16, ids[16:18], NONE, None))
     assert draft.propose(pairs.context(ids[:18].tolist(), 3)) is None
-    draft.advance(Step(18, ids[18:], NONE, states[17:]))
+    draft.advance(Committed(18, ids[18:], NONE, states[17:]))
     proposal = draft.propose(pairs.context(ids.tolist(), 3))
     assert proposal is not None
     known = torch.tensor([13, 14, 17, 18])
@@ -309,14 +309,14 @@ def test_a_long_prompt_is_worked_off_in_chunks(tmp_path: Path) -> None:
     most = 0
     state, advance = draft._state, draft._state.advance
 
-    def watched(step: Step) -> None:
+    def watched(step: Committed) -> None:
         nonlocal most
         advance(step)
         most = max(most, len(state.tokens) - 1 - state.count)
 
     state.advance = watched  # type: ignore[method-assign]
-    want = toys.answer(Conversation(toys.target(context=1400)), prompt, limit=8)
-    got = toys.answer(Conversation(target), prompt, toys.guard(draft), limit=8)
+    want = toys.answer(ChatCache(toys.target(context=1400)), prompt, limit=8)
+    got = toys.answer(ChatCache(target), prompt, toys.guard(draft), limit=8)
     assert got.token_ids == want.token_ids
     assert state.count > 1200
     assert 0 < most < 512
@@ -326,7 +326,7 @@ def test_a_fork_goes_its_own_way(tmp_path: Path) -> None:
     target = toys.target()
     draft = eagles.load(eagles.folder(tmp_path, "eagle3"), target)
     ids, states = eagles.conversation(target, draft.needs.hidden, 20)
-    draft.advance(Step(0, ids[:10], NONE, states[:9]))
+    draft.advance(Committed(0, ids[:10], NONE, states[:9]))
     context = pairs.context(ids[:10].tolist(), 4)
     want = draft.propose(context)
     copy = draft.fork()
@@ -335,7 +335,7 @@ def test_a_fork_goes_its_own_way(tmp_path: Path) -> None:
     assert want is not None and same is not None
     assert same.tokens.tolist() == want.tokens.tolist()
     copy.rewind(4)
-    copy.advance(Step(4, ids[10:], NONE, states[10:]))
+    copy.advance(Committed(4, ids[10:], NONE, states[10:]))
     assert copy.propose(pairs.context([*ids[:4].tolist(), *ids[10:].tolist()], 4)) is not None
     again = draft.propose(context)
     assert again is not None
@@ -350,16 +350,16 @@ def test_what_is_no_number_is_not_proposed_and_does_not_stay(tree: str, tmp_path
     context = pairs.context(ids.tolist(), 4)
     broken = states.clone()
     broken[6] = torch.nan
-    draft.advance(Step(0, ids, NONE, broken))
+    draft.advance(Committed(0, ids, NONE, broken))
     assert draft.propose(context) is None
     draft.rewind(4)
-    draft.advance(Step(4, ids[4:6], NONE, states[3:5]))
+    draft.advance(Committed(4, ids[4:6], NONE, states[3:5]))
     assert draft.propose(pairs.context(ids[:6].tolist(), 4)) is not None
     draft.reset()
-    draft.advance(Step(0, ids, NONE, broken))
+    draft.advance(Committed(0, ids, NONE, broken))
     assert draft.propose(context) is None
     draft.reset()
-    draft.advance(Step(0, ids[:4], NONE, states[:3]))
+    draft.advance(Committed(0, ids[:4], NONE, states[:3]))
     assert draft.propose(pairs.context(ids[:4].tolist(), 4)) is not None
 
 
@@ -371,12 +371,12 @@ def test_a_guess_that_is_no_number_does_not_stay(tmp_path: Path) -> None:
     eagles.change(folder, {"embed_requires_grad": True})
     draft = eagles.load(folder, target, tree="tree", depth=2, top_k=4)
     ids, states = eagles.conversation(target, draft.needs.hidden, 10)
-    draft.advance(Step(0, ids[:9], NONE, states[:8]))
+    draft.advance(Committed(0, ids[:9], NONE, states[:8]))
     context = pairs.context(ids[:9].tolist(), 4)
     guessed = draft._children(draft._state.feed()[0])[0][0]
     draft._network.embed.weight[guessed[3]] = torch.nan  # type: ignore[attr-defined]
     assert draft.propose(context) is None
-    draft.advance(Step(9, ids[9:], NONE, states[8:]))
+    draft.advance(Committed(9, ids[9:], NONE, states[8:]))
     assert bool(draft._state.feed()[1].isfinite().all())
 
 
@@ -385,8 +385,8 @@ def test_a_guess_that_is_no_number_does_not_stay(tmp_path: Path) -> None:
 def test_the_text_is_the_targets(tree: str, settings: Settings, tmp_path: Path) -> None:
     target = toys.target()
     draft = eagles.load(eagles.folder(tmp_path, "eagle3"), target, tree=tree, depth=3)
-    want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings)
-    got = toys.answer(Conversation(target), PROMPT, toys.guard(draft), settings=settings, tokens=6)
+    want = toys.answer(ChatCache(toys.target()), PROMPT, settings=settings)
+    got = toys.answer(ChatCache(target), PROMPT, toys.guard(draft), settings=settings, tokens=6)
     assert got.token_ids == want.token_ids
     assert got.proposed > 0
 
@@ -399,7 +399,7 @@ def test_the_law_of_two_tokens_under_rejection(tmp_path: Path) -> None:
     draft = toys.guard(eagles.load(eagles.folder(tmp_path, "eagle3", vocab=5, words=3), model))
     counts: Counter[tuple[int, ...]] = Counter()
     accepted = proposed = 0
-    talk = Conversation(model)
+    talk = ChatCache(model)
     for seed in range(n):
         report = toys.answer(talk, [1, 2], draft, settings=toys.SAMPLED, seed=seed, rule="rejection", limit=3, tokens=2)
         counts[tuple(report.token_ids[:2])] += 1
@@ -420,7 +420,7 @@ def test_told_probabilities_are_on_the_words_of_the_draft(tmp_path: Path) -> Non
     target = toys.target()
     draft = eagles.load(eagles.folder(tmp_path, "eagle3"), target)
     ids, states = eagles.conversation(target, draft.needs.hidden, 9)
-    draft.advance(Step(0, ids, NONE, states))
+    draft.advance(Committed(0, ids, NONE, states))
     proposal = draft.propose(pairs.context(ids.tolist(), 4, SAMPLED, probs=True))
     assert proposal is not None and proposal.probs is not None
     assert proposal.probs.shape == (4, 48)
@@ -436,7 +436,7 @@ def test_budgets_decide_between_chain_and_tree(tmp_path: Path) -> None:
     draft = eagles.load(eagles.folder(tmp_path, "eagle3"), target, tree="tree", depth=4, top_k=3)
     draft._style = replace(draft._style, tree="auto")  # as it is on a GPU
     ids, states = eagles.conversation(target, draft.needs.hidden, 9)
-    draft.advance(Step(0, ids, NONE, states))
+    draft.advance(Committed(0, ids, NONE, states))
     for nodes in (1, 4, 5, 12, 30, 63):
         proposal = draft.propose(pairs.context(ids.tolist(), nodes))
         assert proposal is not None
@@ -456,7 +456,7 @@ def test_a_tree_begins_with_the_token_of_the_targets_noise(tmp_path: Path) -> No
     target = toys.target()
     draft = eagles.load(eagles.folder(tmp_path, "eagle3"), target, tree="tree", depth=3, top_k=4)
     ids, states = eagles.conversation(target, draft.needs.hidden, 9)
-    draft.advance(Step(0, ids, NONE, states))
+    draft.advance(Committed(0, ids, NONE, states))
     tokens, told, others = ids.tolist(), [], 0
     for seed in range(12):
         noise = Noise(seed)
@@ -485,7 +485,7 @@ def test_by_itself_it_makes_chains_on_a_cpu(tmp_path: Path) -> None:
     target = toys.target()
     draft = eagles.load(eagles.folder(tmp_path, "eagle3"), target, depth=4)
     ids, states = eagles.conversation(target, draft.needs.hidden, 9)
-    draft.advance(Step(0, ids, NONE, states))
+    draft.advance(Committed(0, ids, NONE, states))
     proposal = draft.propose(pairs.context(ids.tolist(), 12))
     assert proposal is not None and proposal.parents is None and proposal.tokens.shape == (12,)
     assert draft.line is None and draft.shape.depth == draft.shape.nodes == 32

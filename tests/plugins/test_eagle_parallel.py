@@ -23,13 +23,13 @@ from torch import Tensor
 
 from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.base.protocol import DrafterChoice
-from outrider.core.drafting import Context, Draft, Fit, Step
+from outrider.core.drafting import Committed, Context, Draft, Fit
 from outrider.core.drafting.state import DraftState
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.eagle import Eagle
-from outrider.drafters.eagle.draft import Rider, Style
+from outrider.drafters.eagle.draft import EagleDrafter, Style
 from outrider.drafters.eagle.parallel import Parallel
 
 SAMPLED = Settings(temperature=0.9, top_p=0.95)
@@ -46,7 +46,7 @@ def load(path: Path, target: TargetModel, **options: object) -> Parallel:
 class Seen:
     """A drafter whose proposals are written down: all tokens that it followed, the draft, its logits [n, V]."""
 
-    def __init__(self, inner: Rider) -> None:
+    def __init__(self, inner: EagleDrafter) -> None:
         self.inner, self.needs, self.shape = inner, inner.needs, inner.shape
         self.reset, self.rewind, self.close, self.fork = inner.reset, inner.rewind, inner.close, inner.fork
         self.advance = inner.advance
@@ -88,18 +88,18 @@ def test_drafts_of_many_rounds_are_those_of_the_formulas(kind: str, tmp_path: Pa
     assert seen.needs.hidden == STATES
     ids, states = eagles.conversation(target, STATES, 40)
     for start, end in pairwise((0, 6, 7, 12, 13, 21, 40)):
-        seen.advance(Step(start, ids[start:end], NONE, states[max(0, start - 1) : end - 1]))
+        seen.advance(Committed(start, ids[start:end], NONE, states[max(0, start - 1) : end - 1]))
         for nodes in (4, 1, 7):  # the first from a pass over what was heard, the others from masked rows alone
             assert seen.propose(pairs.context(ids[:end].tolist(), nodes)) is not None
         wrong = ids[:3].flip(0)
-        seen.advance(Step(end, wrong, NONE, states[:3]))
+        seen.advance(Committed(end, wrong, NONE, states[:3]))
         if end % 2:
             seen.inner.propose(pairs.context([*ids[:end].tolist(), *wrong.tolist()], 5))
         seen.rewind(end)
     assert len({len(draft.tokens) for _, draft, _ in seen.made}) == 3
     seen.rewind(30)
     assert seen.propose(pairs.context(ids[:30].tolist(), 4)) is not None  # its state is still known
-    seen.advance(Step(30, ids[30:33], NONE, states[29:32]))
+    seen.advance(Committed(30, ids[30:33], NONE, states[29:32]))
     assert seen.propose(pairs.context(ids[:33].tolist(), 4)) is not None
     same(seen, path, target)
 
@@ -119,9 +119,9 @@ def test_all_tokens_come_from_one_pass_and_only_true_rows_stay(tmp_path: Path) -
     mixers = [block.attention for block in network.blocks]
     state = DraftState(target, mixers, network.tables, network.entry.fuse, network.run)
     draft = Parallel(network, state, STATES, 48, Style(tree="chain"))
-    draft.advance(Step(0, ids[:12], NONE, states[:11]))
+    draft.advance(Committed(0, ids[:12], NONE, states[:11]))
     assert draft.propose(pairs.context(ids[:12].tolist(), 6)) is not None
-    draft.advance(Step(12, ids[12:15], NONE, states[11:14]))
+    draft.advance(Committed(12, ids[12:15], NONE, states[11:14]))
     assert draft.propose(pairs.context(ids[:15].tolist(), 6)) is not None
     assert passes == [11 + 5, 3 + 5]
     assert pairs.positions(state) == list(range(14))
@@ -132,14 +132,14 @@ def test_tokens_without_states_leave_a_gap_and_positions_stay_true(tmp_path: Pat
     target, path = toys.target(), folder(tmp_path)
     seen = Seen(load(path, target))
     ids, states = eagles.conversation(target, STATES, 20)
-    seen.advance(Step(0, ids[:12], NONE, None))
+    seen.advance(Committed(0, ids[:12], NONE, None))
     assert seen.propose(pairs.context(ids[:12].tolist(), 3)) is None
-    seen.advance(Step(12, ids[12:16], NONE, states[13:15]))  # states for the last two only
+    seen.advance(Committed(12, ids[12:16], NONE, states[13:15]))  # states for the last two only
     assert seen.propose(pairs.context(ids[:16].tolist(), 3)) is not None
     same(seen, path, target, first=14)
-    seen.advance(Step(16, ids[16:18], NONE, None))
+    seen.advance(Committed(16, ids[16:18], NONE, None))
     assert seen.propose(pairs.context(ids[:18].tolist(), 3)) is None
-    seen.advance(Step(18, ids[18:], NONE, states[17:]))
+    seen.advance(Committed(18, ids[18:], NONE, states[17:]))
     draft = seen.propose(pairs.context(ids.tolist(), 3))
     known = torch.tensor([13, 14, 17, 18])
     want, drafted = Formula(path).draft(ids[known + 1], states[known], known, 3)
@@ -151,7 +151,7 @@ def test_a_fork_goes_its_own_way(tmp_path: Path) -> None:
     target = toys.target()
     draft = load(folder(tmp_path), target)
     ids, states = eagles.conversation(target, STATES, 20)
-    draft.advance(Step(0, ids[:10], NONE, states[:9]))
+    draft.advance(Committed(0, ids[:10], NONE, states[:9]))
     context = pairs.context(ids[:10].tolist(), 4)
     want = draft.propose(context)
     copy = draft.fork()
@@ -160,7 +160,7 @@ def test_a_fork_goes_its_own_way(tmp_path: Path) -> None:
     assert want is not None and same is not None
     assert same.tokens.tolist() == want.tokens.tolist()
     copy.rewind(4)
-    copy.advance(Step(4, ids[10:], NONE, states[10:]))
+    copy.advance(Committed(4, ids[10:], NONE, states[10:]))
     assert copy.propose(pairs.context([*ids[:4].tolist(), *ids[10:].tolist()], 4)) is not None
     again = draft.propose(context)
     assert again is not None and again.tokens.tolist() == want.tokens.tolist()
@@ -174,13 +174,13 @@ def test_what_is_no_number_is_not_proposed_and_does_not_stay(tmp_path: Path) -> 
     blank[..., 5] = torch.nan
     seen = Seen(load(folder(tmp_path / "bad", more={"mask_hidden": blank}), target))
     ids, states = eagles.conversation(target, STATES, 12)
-    seen.advance(Step(0, ids[:6], NONE, states[:5]))
+    seen.advance(Committed(0, ids[:6], NONE, states[:5]))
     assert seen.propose(pairs.context(ids[:6].tolist(), 4)) is None
     assert pairs.positions(seen.inner._state) == []
-    seen.advance(Step(6, ids[6:11], NONE, states[5:10]))
+    seen.advance(Committed(6, ids[6:11], NONE, states[5:10]))
     for nodes in (1, 4, 1):
         assert (seen.propose(pairs.context(ids[:11].tolist(), nodes)) is None) == (nodes > 1)
-    seen.advance(Step(11, ids[11:], NONE, states[10:]))
+    seen.advance(Committed(11, ids[11:], NONE, states[10:]))
     assert seen.propose(pairs.context(ids.tolist(), 1)) is not None
     same(seen, path, target)
 
@@ -192,7 +192,7 @@ def test_an_eagle_of_several_layers_drafts_one_after_another(tmp_path: Path) -> 
     draft = eagles.load(path, target)
     assert not isinstance(draft, Parallel)
     ids, states = eagles.conversation(target, STATES, 11)
-    draft.advance(Step(0, ids, NONE, states))
+    draft.advance(Committed(0, ids, NONE, states))
     got = draft.propose(pairs.context(ids.tolist(), 5))
     formula, tokens = Formula(path), ids[1:]
     g = formula.fused(states.double())
@@ -215,8 +215,8 @@ def test_the_text_is_the_targets(settings: Settings, tmp_path: Path) -> None:
     """Drafts are accepted whole, in part and not at all; greedy ones are the formula's in every round."""
     path = folder(tmp_path, vocab=6, words=5)
     seen = Seen(load(path, toys.target(**FEW)))
-    want = toys.answer(Conversation(toys.target(**FEW)), START, settings=settings, limit=60)
-    got = toys.answer(Conversation(toys.target(**FEW)), START, toys.guard(seen), settings=settings, limit=60, tokens=5)
+    want = toys.answer(ChatCache(toys.target(**FEW)), START, settings=settings, limit=60)
+    got = toys.answer(ChatCache(toys.target(**FEW)), START, toys.guard(seen), settings=settings, limit=60, tokens=5)
     assert got.token_ids == want.token_ids
     assert 0 < got.accepted < got.proposed
     if settings is toys.GREEDY:
@@ -229,8 +229,8 @@ def test_a_hot_switch_starts_where_states_are_known(tmp_path: Path) -> None:
     seen = Seen(load(path, toys.target()))
     drafters = {"none": None, "eagle": toys.guard(seen, name="eagle")}
     switches = {12: DrafterChoice(name="eagle", tokens=5)}
-    want = toys.answer(Conversation(toys.target()), PROMPT)
-    got = toys.answer(Conversation(toys.target()), PROMPT, drafters, control=toys.Still(switches))
+    want = toys.answer(ChatCache(toys.target()), PROMPT)
+    got = toys.answer(ChatCache(toys.target()), PROMPT, drafters, control=toys.Still(switches))
     assert got.token_ids == want.token_ids
     assert got.proposed > 20
     same(seen, path, toys.target(), first=pairs.positions(seen.inner._state)[0] + 1)
@@ -238,7 +238,7 @@ def test_a_hot_switch_starts_where_states_are_known(tmp_path: Path) -> None:
 
 def test_an_eos_inside_a_draft_ends_the_answer(tmp_path: Path) -> None:
     """The first token of a draft of five is accepted and ends the text; the next turn is drafted as ever."""
-    path, talk = folder(tmp_path, vocab=6, words=5), Conversation(toys.target(**FEW))
+    path, talk = folder(tmp_path, vocab=6, words=5), ChatCache(toys.target(**FEW))
     seen = Seen(load(path, toys.target(**FEW)))
     guarded = toys.guard(seen)
     text = toys.answer(talk, START, guarded, limit=60, tokens=5).token_ids
@@ -255,8 +255,8 @@ def test_an_eos_inside_a_draft_ends_the_answer(tmp_path: Path) -> None:
 def test_the_context_ends(tmp_path: Path) -> None:
     small = toys.target(context=40)
     draft = load(folder(tmp_path), small)
-    want = toys.answer(Conversation(toys.target(context=40)), PROMPT, limit=None)
-    got = toys.answer(Conversation(small), PROMPT, toys.guard(draft), tokens=12, limit=None)
+    want = toys.answer(ChatCache(toys.target(context=40)), PROMPT, limit=None)
+    got = toys.answer(ChatCache(small), PROMPT, toys.guard(draft), tokens=12, limit=None)
     assert got.token_ids == want.token_ids
     assert len(got.token_ids) == 40 - len(PROMPT)
 
@@ -270,7 +270,7 @@ def test_told_probabilities_are_the_laws_of_the_rows(tmp_path: Path) -> None:
     target, path = toys.target(), folder(tmp_path, more=unsure(20))
     draft = load(path, target)
     ids, states = eagles.conversation(target, STATES, 9)
-    draft.advance(Step(0, ids, NONE, states))
+    draft.advance(Committed(0, ids, NONE, states))
     context = pairs.context(ids.tolist(), 4, toys.SAMPLED, probs=True)
     proposal = draft.propose(context)
     assert proposal is not None and proposal.probs is not None
@@ -291,7 +291,7 @@ def test_the_law_of_two_tokens_under_rejection(tmp_path: Path) -> None:
     draft = toys.guard(load(folder(tmp_path, vocab=5, words=3, more=unsure(3)), model))
     counts: Counter[tuple[int, ...]] = Counter()
     accepted = proposed = 0
-    talk = Conversation(model)
+    talk = ChatCache(model)
     for seed in range(n):
         report = toys.answer(talk, [1, 2], draft, settings=toys.SAMPLED, seed=seed, rule="rejection", limit=4, tokens=2)
         counts[tuple(report.token_ids[1:3])] += 1

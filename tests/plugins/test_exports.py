@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outrider.core.base.errors import UsageError
-from outrider.core.drafting import Context, Step, Stream, registry
+from outrider.core.drafting import Committed, Context, Stream, registry
 from outrider.core.train.run_settings import recipe_of
 from outrider.core.train.teacher import Teacher
 
@@ -79,7 +79,7 @@ def said(method: str, teacher: Teacher, folder: Path, ids: Sequence[int]) -> tup
 
     for root in (5, 9, 13):
         drafter.reset()
-        drafter.advance(Step(0, torch.tensor(ids[: root + 1]), torch.empty(0, dtype=torch.int64), states[:root]))
+        drafter.advance(Committed(0, torch.tensor(ids[: root + 1]), torch.empty(0, dtype=torch.int64), states[:root]))
         draft = drafter.propose(Context(ids[: root + 1], 3, False, sample, law, rng))
         assert draft is not None
         drafts.append(draft.tokens.tolist())

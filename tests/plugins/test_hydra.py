@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from outrider.core.base.errors import BrokenFileError, ModelError
-from outrider.core.drafting import Draft, Fit, ModelInfo, Needs, Step
+from outrider.core.drafting import Committed, Draft, Fit, ModelInfo, Needs
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.medusa import Medusa
-from outrider.drafters.medusa.draft import Rider
+from outrider.drafters.medusa.draft import MedusaDrafter
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 NONE = torch.empty(0, dtype=torch.int64)
@@ -51,7 +51,7 @@ def folder(path: Path, weights: dict[str, Tensor], **config: object) -> Path:
     return path
 
 
-def loaded(path: Path, target: TargetModel) -> Rider:
+def loaded(path: Path, target: TargetModel) -> MedusaDrafter:
     match = Medusa().check(target.info, str(path))
     assert match.fit == Fit.EXACT
     return Medusa().load(target, match, {})
@@ -91,7 +91,7 @@ def test_every_node_is_what_the_formulas_give(tmp_path: Path, layers: int, offse
     assert drafter.needs == Needs(hidden=(3 - offset,))
     told = target.forward(PROMPT, states=drafter.needs.hidden).hidden
     assert told is not None
-    drafter.advance(Step(0, torch.tensor([*PROMPT, 7]), NONE, told))
+    drafter.advance(Committed(0, torch.tensor([*PROMPT, 7]), NONE, told))
     draft = drafter.propose(pairs.context([*PROMPT, 7], 63))
     assert draft is not None and draft.tokens.shape == (61,)  # the published tree has two nodes below a third head
     state = told[-1, 0]
@@ -114,12 +114,10 @@ def test_every_node_is_what_the_formulas_give(tmp_path: Path, layers: int, offse
 )
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 def test_the_text_is_the_targets(tmp_path: Path, settings: Settings, rule: str) -> None:
-    want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings, limit=60)
+    want = toys.answer(ChatCache(toys.target()), PROMPT, settings=settings, limit=60)
     target = toys.target()
     drafter = loaded(folder(tmp_path, tensors()), target)
-    got = toys.answer(
-        Conversation(target), PROMPT, toys.guard(drafter), settings=settings, limit=60, tokens=30, rule=rule
-    )
+    got = toys.answer(ChatCache(target), PROMPT, toys.guard(drafter), settings=settings, limit=60, tokens=30, rule=rule)
     assert 0 < got.accepted < got.proposed
     if rule == "match" or settings.temperature == 0:
         assert got.token_ids == want.token_ids
@@ -128,7 +126,7 @@ def test_the_text_is_the_targets(tmp_path: Path, settings: Settings, rule: str) 
 def test_first_guesses_share_the_targets_noise(tmp_path: Path) -> None:
     target = toys.target()
     drafter = loaded(folder(tmp_path, tensors()), target)
-    drafter.advance(Step(0, torch.tensor([4]), NONE, torch.randn(1, 1, WIDTH)))
+    drafter.advance(Committed(0, torch.tensor([4]), NONE, torch.randn(1, 1, WIDTH)))
     ask = pairs.context([4], 20, Settings(temperature=1.5, top_p=1.0))
     draft = drafter.propose(ask)
     state = drafter._state.feed()
@@ -142,7 +140,7 @@ def test_first_guesses_share_the_targets_noise(tmp_path: Path) -> None:
 
 def test_the_meter_follows_the_accepted_path(tmp_path: Path) -> None:
     drafter = loaded(folder(tmp_path, tensors()), toys.target())
-    drafter.advance(Step(0, torch.tensor([4]), NONE, torch.randn(1, 1, WIDTH)))
+    drafter.advance(Committed(0, torch.tensor([4]), NONE, torch.randn(1, 1, WIDTH)))
     draft = drafter.propose(pairs.context([4], 63))
     assert draft is not None and drafter._guessed is not None
     _, nodes, guesses = drafter._guessed
@@ -151,7 +149,7 @@ def test_the_meter_follows_the_accepted_path(tmp_path: Path) -> None:
     after = guesses[1, 0].ids[1]
     before = drafter._meter.accuracy()
     tokens = torch.tensor([*draft.tokens[[first, node]].tolist(), after])
-    drafter.advance(Step(1, tokens, torch.tensor([first, node])))
+    drafter.advance(Committed(1, tokens, torch.tensor([first, node])))
     now = drafter._meter.accuracy()
     for head, rank in enumerate((1, 0, 1)):
         assert now[head][rank] > before[head][rank]
@@ -160,7 +158,7 @@ def test_the_meter_follows_the_accepted_path(tmp_path: Path) -> None:
 
 def test_output_that_is_no_number_gives_no_draft(tmp_path: Path) -> None:
     drafter = loaded(folder(tmp_path, tensors()), toys.target())
-    drafter.advance(Step(0, torch.tensor([4]), NONE, torch.full((1, 1, WIDTH), torch.nan)))
+    drafter.advance(Committed(0, torch.tensor([4]), NONE, torch.full((1, 1, WIDTH), torch.nan)))
     assert drafter.propose(pairs.context([4], 8)) is None
 
 

@@ -22,13 +22,13 @@ from torch import Tensor
 from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling
 from outrider.core.conformance import NAMES, check, failures
-from outrider.core.drafting import Draft, Fit, Needs, Step, state
+from outrider.core.drafting import Committed, Draft, Fit, Needs, state
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
 from outrider.drafters.medusa import Medusa
-from outrider.drafters.medusa.draft import Rider
+from outrider.drafters.medusa.draft import MedusaDrafter
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 NONE = torch.empty(0, dtype=torch.int64)
@@ -86,14 +86,14 @@ def folder(path: Path, weights: Mapping[str, Tensor], **config: object) -> Path:
     return path
 
 
-def loaded(path: Path, model: TargetModel) -> Rider:
+def loaded(path: Path, model: TargetModel) -> MedusaDrafter:
     match = Medusa().check(model.info, str(path))
     assert match.fit == Fit.EXACT, match.reason
     return Medusa().load(model, match, {})
 
 
 @pytest.fixture
-def rider(tmp_path: Path) -> Rider:
+def rider(tmp_path: Path) -> MedusaDrafter:
     return loaded(folder(tmp_path, tensors()), target())
 
 
@@ -207,13 +207,13 @@ def test_every_round_is_what_the_formulas_give(tmp_path: Path, layers: int, offs
     settings, weights = Settings(temperature=0, logit_bias=tuple((token, 60.0) for token in FEW)), tensors(layers)
     for head in range(HEADS):
         weights[f"hydra_lm_head.{head}.1.bias"][FEW] += 30
-    plain = toys.answer(Conversation(target()), PROMPT, settings=settings, limit=130).token_ids
+    plain = toys.answer(ChatCache(target()), PROMPT, settings=settings, limit=130).token_ids
     model = target()
     drafter = loaded(folder(tmp_path, weights, hidden_state_offset=offset), model)
     assert drafter.needs == Needs(hidden=(3 - offset,))
     watch, notes = pairs.Watch(drafter), list[str]()
     guarded = toys.guard(watch, notes=notes)
-    report = toys.answer(Conversation(model), PROMPT, guarded, settings=settings, limit=130, tokens=60)
+    report = toys.answer(ChatCache(model), PROMPT, guarded, settings=settings, limit=130, tokens=60)
     assert (report.token_ids, notes) == (plain, [])
     ids = [*PROMPT, *plain]
     states = dict(enumerate(told(target(), ids, offset)[:, 0]))
@@ -227,10 +227,10 @@ def test_every_round_is_what_the_formulas_give(tmp_path: Path, layers: int, offs
     assert lengths >= {0, 1, 2}, lengths
 
 
-def test_logits(rider: Rider) -> None:
+def test_logits(rider: MedusaDrafter) -> None:
     model, ids = target(), [*PROMPT, 7, 3]
     states = told(model, ids)
-    rider.advance(Step(0, torch.tensor(ids), NONE, states[:-1]))
+    rider.advance(Committed(0, torch.tensor(ids), NONE, states[:-1]))
     formulas, voice = Formulas(tensors(), model), rider._speaker
     seen: Any = rider._state.feed()
     s = formulas.before_heads(dict(enumerate(states[:, 0])), len(ids) - 2)
@@ -241,34 +241,34 @@ def test_logits(rider: Rider) -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_rewinding(rider: Rider, again: bool) -> None:
+def test_rewinding(rider: MedusaDrafter, again: bool) -> None:
     """Another continuation, with the state of the last true token told anew or not."""
     model, formulas = target(), Formulas(tensors(), target())
     first, second = [*PROMPT, 7, 3, 8, 8, 2], [*PROMPT, 11, 30, 4]
-    rider.advance(Step(0, torch.tensor(first[:9]), NONE, told(model, first)[:8]))
+    rider.advance(Committed(0, torch.tensor(first[:9]), NONE, told(model, first)[:8]))
     assert rider.propose(pairs.context(first[:9], 60)) is not None  # these have rows
-    rider.advance(Step(9, torch.tensor(first[9:]), torch.arange(2), told(target(), first)[8:11]))  # these wait
+    rider.advance(Committed(9, torch.tensor(first[9:]), torch.arange(2), told(target(), first)[8:11]))  # these wait
     keep = len(PROMPT)
     rider.rewind(keep)
     states = told(target(), second)
     want = formulas.tree(formulas.before_heads(dict(enumerate(states[:, 0])), keep - 2), second[keep - 1])
     assert drafted(rider.propose(pairs.context(second[:keep], 60))) == paths(want)  # that state is still known
-    rider.advance(Step(keep, torch.tensor(second[keep:]), NONE, states[keep - again : len(second) - 1]))
+    rider.advance(Committed(keep, torch.tensor(second[keep:]), NONE, states[keep - again : len(second) - 1]))
     want = formulas.tree(formulas.before_heads(dict(enumerate(states[:, 0])), len(second) - 2), second[-1])
     assert drafted(rider.propose(pairs.context(second, 60))) == paths(want)
 
 
-def test_states_that_are_not_known_have_no_rows(rider: Rider) -> None:
+def test_states_that_are_not_known_have_no_rows(rider: MedusaDrafter) -> None:
     """A hot switch: tokens without states, then some with; the others stand where they stood."""
     model, formulas = target(), Formulas(tensors(), target())
     ids = [*PROMPT, 7, 3, 8, 20, 2, 41]
     states = told(model, ids)
-    rider.advance(Step(0, torch.tensor(ids[:4]), NONE))
+    rider.advance(Committed(0, torch.tensor(ids[:4]), NONE))
     assert rider.propose(pairs.context(ids[:4], 60)) is None
-    rider.advance(Step(4, torch.tensor(ids[4:8]), NONE, states[5:7]))  # only the last two of four
-    rider.advance(Step(8, torch.tensor(ids[8:10]), NONE))
+    rider.advance(Committed(4, torch.tensor(ids[4:8]), NONE, states[5:7]))  # only the last two of four
+    rider.advance(Committed(8, torch.tensor(ids[8:10]), NONE))
     assert rider.propose(pairs.context(ids[:10], 60)) is None  # the newest is not known
-    rider.advance(Step(10, torch.tensor(ids[10:]), NONE, states[9:12]))
+    rider.advance(Committed(10, torch.tensor(ids[10:]), NONE, states[9:12]))
     known = {at: states[at, 0] for at in (5, 6, 9, 10, 11)}
     got = drafted(rider.propose(pairs.context(ids, 60)))
     assert got == paths(formulas.tree(formulas.before_heads(known, 11), ids[-1]))
@@ -277,67 +277,67 @@ def test_states_that_are_not_known_have_no_rows(rider: Rider) -> None:
     assert got not in (paths(everything), paths(elsewhere))
 
 
-def test_long_runs_go_through_in_pieces(rider: Rider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_runs_go_through_in_pieces(rider: MedusaDrafter, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = torch.randint(0, VOCAB, (40,), generator=torch.Generator().manual_seed(1)).tolist()
     states = told(target(), ids)
     whole, parts = rider, rider.fork()
-    whole.advance(Step(0, torch.tensor(ids), NONE, states[:-1]))
+    whole.advance(Committed(0, torch.tensor(ids), NONE, states[:-1]))
     want: Any = whole._state.feed()
     monkeypatch.setattr(state, "CHUNK", 7)
-    parts.advance(Step(0, torch.tensor(ids[:20]), NONE, states[:19]))
+    parts.advance(Committed(0, torch.tensor(ids[:20]), NONE, states[:19]))
     assert pairs.positions(parts._state) == list(range(19))
-    parts.advance(Step(20, torch.tensor(ids[20:]), NONE, states[19:39]))
+    parts.advance(Committed(20, torch.tensor(ids[20:]), NONE, states[19:39]))
     torch.testing.assert_close(parts._state.feed(), want, atol=1e-5, rtol=1e-5)
 
 
-def test_a_fork_goes_its_own_way(rider: Rider) -> None:
+def test_a_fork_goes_its_own_way(rider: MedusaDrafter) -> None:
     formulas, riders = Formulas(tensors(), target()), [rider]
     texts = [[*PROMPT, 7, 3, 8], [*PROMPT, 11, 30, 4]]
     states = [told(target(), text) for text in texts]
-    rider.advance(Step(0, torch.tensor(PROMPT), NONE, states[0][:6]))
+    rider.advance(Committed(0, torch.tensor(PROMPT), NONE, states[0][:6]))
     assert rider.propose(pairs.context(PROMPT, 60)) is not None
     riders.append(rider.fork())
     for at in range(7, 10):
         for one, text, known in zip(riders, texts, states, strict=True):
-            one.advance(Step(at, torch.tensor(text[at : at + 1]), NONE, known[at - 1 : at]))
+            one.advance(Committed(at, torch.tensor(text[at : at + 1]), NONE, known[at - 1 : at]))
             s = formulas.before_heads(dict(enumerate(known[:, 0])), at - 1)
             assert drafted(one.propose(pairs.context(text[: at + 1], 60))) == paths(formulas.tree(s, text[at]))
 
 
-def test_a_state_that_is_no_number_is_forgotten_with_its_row(rider: Rider) -> None:
+def test_a_state_that_is_no_number_is_forgotten_with_its_row(rider: MedusaDrafter) -> None:
     ids = [*PROMPT, 7, 3]
     states = told(target(), ids)
-    rider.advance(Step(0, torch.tensor(ids[:6]), NONE, states[:5]))
+    rider.advance(Committed(0, torch.tensor(ids[:6]), NONE, states[:5]))
     want = drafted(rider.propose(pairs.context(ids[:6], 60)))
     rider.rewind(4)
-    rider.advance(Step(4, torch.tensor(ids[4:]), NONE, torch.full((5, 1, WIDTH), torch.nan)))
+    rider.advance(Committed(4, torch.tensor(ids[4:]), NONE, torch.full((5, 1, WIDTH), torch.nan)))
     assert rider.propose(pairs.context(ids, 60)) is None
     rider.rewind(3)
-    rider.advance(Step(3, torch.tensor(ids[3:6]), NONE, states[2:5]))
+    rider.advance(Committed(3, torch.tensor(ids[3:6]), NONE, states[2:5]))
     assert drafted(rider.propose(pairs.context(ids[:6], 60))) == want
 
 
 @pytest.mark.parametrize("settings", [toys.SAMPLED, Settings(temperature=0.8, top_p=0.9, repeat_penalty=1.2)])
 @pytest.mark.parametrize("rule", ["match", "rejection"])
-def test_the_text_is_the_targets(rider: Rider, settings: Settings, rule: str) -> None:
-    want = toys.answer(Conversation(target()), PROMPT, settings=settings, limit=60)
+def test_the_text_is_the_targets(rider: MedusaDrafter, settings: Settings, rule: str) -> None:
+    want = toys.answer(ChatCache(target()), PROMPT, settings=settings, limit=60)
     guarded = toys.guard(rider)
-    got = toys.answer(Conversation(target()), PROMPT, guarded, settings=settings, limit=60, tokens=40, rule=rule)
+    got = toys.answer(ChatCache(target()), PROMPT, guarded, settings=settings, limit=60, tokens=40, rule=rule)
     assert 0 < got.accepted < got.proposed
     if rule == "match":
         assert got.token_ids == want.token_ids
 
 
-def test_switching_to_it_in_the_middle_and_a_second_turn(rider: Rider) -> None:
-    talk, table = Conversation(target()), {"none": None, "hydra": toys.guard(rider, name="hydra")}
+def test_switching_to_it_in_the_middle_and_a_second_turn(rider: MedusaDrafter) -> None:
+    talk, table = ChatCache(target()), {"none": None, "hydra": toys.guard(rider, name="hydra")}
     control = toys.Still({9: DrafterChoice(name="hydra", tokens=40)})
-    want = toys.answer(Conversation(target()), PROMPT, limit=50).token_ids
+    want = toys.answer(ChatCache(target()), PROMPT, limit=50).token_ids
     got = toys.answer(talk, PROMPT, table, control=control, limit=50)
     assert got.token_ids == want
     assert 0 < got.accepted < got.proposed
     more = [*PROMPT, *want[:12], 3, 4]  # the end of the answer is taken back
     got = toys.answer(talk, more, {"hydra": table["hydra"]}, limit=30, tokens=40)
-    assert got.token_ids == toys.answer(Conversation(target()), more, limit=30).token_ids
+    assert got.token_ids == toys.answer(ChatCache(target()), more, limit=30).token_ids
     assert got.accepted > 0
 
 
@@ -351,10 +351,10 @@ def test_no_check_of_the_kit_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limits", [{"limit": None}, {"limit": 40, "eos": (11, 17, 30)}])
 def test_at_the_brim_and_at_the_end(tmp_path: Path, limits: dict[str, Any]) -> None:
     small = len(PROMPT) + 12
-    want = toys.answer(Conversation(target(small)), PROMPT, **limits)
+    want = toys.answer(ChatCache(target(small)), PROMPT, **limits)
     notes: list[str] = []
     guarded = toys.guard(loaded(folder(tmp_path, tensors()), target(small)), notes=notes)
-    got = toys.answer(Conversation(target(small)), PROMPT, guarded, tokens=60, **limits)
+    got = toys.answer(ChatCache(target(small)), PROMPT, guarded, tokens=60, **limits)
     assert (got.token_ids, got.finish, notes) == (want.token_ids, want.finish, [])
 
 

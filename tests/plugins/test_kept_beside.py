@@ -14,10 +14,10 @@ from goods import CONTEXT, GOODS
 
 from outrider.core.drafting.registry import GuardedDrafter, load
 from outrider.core.formats.quantized import GROUP, Grouped
-from outrider.core.model.kernels.forms import Form, kept, rounded
+from outrider.core.model.kernels.forms import WeightFormat, kept, rounded
 from outrider.core.model.kernels.linear import Linear
 from outrider.core.model.model import TargetModel
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 
 PROMPT = [3, 14, 15, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
 MODELS = {"llama": {}, "gemma4": {"architecture": "gemma4"}}
@@ -74,8 +74,8 @@ def test_rounded_beside_a_rounded_target(name: str, folder: Path, tmp_path: Path
         assert own
         assert not plain(own) if bits else plain(own)
         if GOODS[name].family == "llama":
-            want = toys.answer(Conversation(layers.target(folder, CONTEXT, bits)), PROMPT, None, limit=24).token_ids
-            got = toys.answer(Conversation(model), PROMPT, drafter, tokens=3, limit=24)
+            want = toys.answer(ChatCache(layers.target(folder, CONTEXT, bits)), PROMPT, None, limit=24).token_ids
+            got = toys.answer(ChatCache(model), PROMPT, drafter, tokens=3, limit=24)
             assert got.token_ids == want and got.proposed > 0
 
 
@@ -85,7 +85,7 @@ def test_the_form_beside_a_target(folder: Path) -> None:
     assert model.decoder.weights.each == 4 and layers.target(folder, quantize=8).decoder.weights.each < 2
     for each, bits in ((0.63, 4), (1.1, 8), (2.0, 8), (4.0, None), (0.0, None)):
         model.decoder.weights = replace(model.decoder.weights, each=each)
-        assert model.beside == Form(torch.float32, torch.device("cpu"), bits)
+        assert model.beside == WeightFormat(torch.float32, torch.device("cpu"), bits)
 
 
 def test_what_cannot_be_rounded_stays_plain() -> None:
@@ -94,6 +94,6 @@ def test_what_cannot_be_rounded_stays_plain() -> None:
     assert rounded(odd, 8, torch.bfloat16) is not odd and isinstance(rounded(even, 8, torch.bfloat16), Grouped)
     torch.testing.assert_close(rounded(odd, 8, torch.float32), odd, atol=0, rtol=0)
     x, shift = torch.randn(3, 2 * GROUP, generator=g), torch.randn(8, generator=g)
-    near = kept(even, shift, Form(torch.float32, torch.device("cpu"), 8))(x)
+    near = kept(even, shift, WeightFormat(torch.float32, torch.device("cpu"), 8))(x)
     torch.testing.assert_close(near, x @ even.T + shift, atol=0.15, rtol=0.02)
     assert not torch.equal(near, x @ even.T + shift)

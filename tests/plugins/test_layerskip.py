@@ -18,15 +18,15 @@ import toys
 from outrider.core.base.errors import ModelError
 from outrider.core.base.protocol import DrafterChoice
 from outrider.core.decode.round_result import RoundResult
-from outrider.core.drafting import Context, Draft, Fit, ModelInfo, Needs, Step
+from outrider.core.drafting import Committed, Context, Draft, Fit, ModelInfo, Needs
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.model import TargetModel
 from outrider.core.policy.policy import Candidate, Choice, Policy
 from outrider.core.sampling.sample import Settings
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.composite import Composite
-from outrider.core.session.conversation import Conversation
-from outrider.drafters.layerskip import ENOUGH, LayerSkip, Meter, Rider
+from outrider.drafters.layerskip import ENOUGH, LayerSkip, LayerSkipDrafter, Meter
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 EXIT, K = 3, 5
@@ -59,7 +59,7 @@ class TestReference:
                     continue  # at the limit nothing is drafted; the root stands in its place
                 assert text[at] == row["root"]
                 target = filled(pair, text[:at])
-                draft = Rider(target, [EXIT]).propose(pairs.context(text[: at + 1], len(wanted)))
+                draft = LayerSkipDrafter(target, [EXIT]).propose(pairs.context(text[: at + 1], len(wanted)))
                 assert draft is not None
                 assert draft.tokens.tolist() == wanted
                 if "tensors" in row:
@@ -79,7 +79,7 @@ class TestReference:
         for i, prompt in enumerate(pair.notes["prompts"]):
             wanted = {row["committed"]: row for row in prompt["rounds"] if "note" not in row}
             target = pair.target()
-            report, watch = pairs.ride(pair, Rider(target, [EXIT]), i, K, target)
+            report, watch = pairs.ride(pair, LayerSkipDrafter(target, [EXIT]), i, K, target)
             assert report.token_ids == pair.texts[i]
             for at, draft, accepted in watch.rows:
                 if at in wanted and draft is not None and len(draft.tokens) == len(wanted[at]["draft"]):
@@ -108,7 +108,9 @@ class TestReference:
                 if whole:
                     patch.setattr(TargetModel, "_record_early", lambda *_: None)
                 target = pair.target()
-                report, _ = pairs.ride(pair, Rider(target, [EXIT]), 0, K, target, watch=watch, settings=settings)
+                report, _ = pairs.ride(
+                    pair, LayerSkipDrafter(target, [EXIT]), 0, K, target, watch=watch, settings=settings
+                )
             return report.token_ids, spent
 
         (text, before), (got, now) = rounds(whole=True), rounds(whole=False)
@@ -120,7 +122,7 @@ class TestReference:
     def test_the_exit_is_found(self, pair: pairs.Pair) -> None:
         """The model was trained to exit after layer 3, so an exit before it is right less often and none behind it pays more."""
         target = pair.target()
-        drafter = Rider(target, [1, 2, 3, 4])
+        drafter = LayerSkipDrafter(target, [1, 2, 3, 4])
         report, _ = pairs.ride(pair, drafter, 0, K, target)
         assert report.token_ids == pair.texts[0]
         assert drafter._meter.settled
@@ -131,9 +133,9 @@ class TestReference:
 
     def test_switching_to_it_in_the_middle(self, pair: pairs.Pair) -> None:
         target = pair.target()
-        table = {"none": None, "layerskip": toys.guard(Rider(target, [2, 3]), name="layerskip")}
+        table = {"none": None, "layerskip": toys.guard(LayerSkipDrafter(target, [2, 3]), name="layerskip")}
         control = toys.Still({9: DrafterChoice(name="layerskip", tokens=4)})
-        report = toys.answer(Conversation(target), pair.prompts[0], table, control=control, limit=64)
+        report = toys.answer(ChatCache(target), pair.prompts[0], table, control=control, limit=64)
         assert report.token_ids == pair.texts[0]
         assert report.accepted > 10
 
@@ -143,7 +145,7 @@ def ride(
 ):
     target = toys.target(layers=layers, context=context)
     return toys.answer(
-        Conversation(target), PROMPT, toys.guard(Rider(target, exits)), settings=settings, tokens=6, **more
+        ChatCache(target), PROMPT, toys.guard(LayerSkipDrafter(target, exits)), settings=settings, tokens=6, **more
     )
 
 
@@ -151,7 +153,7 @@ def ride(
     "settings", [toys.GREEDY, toys.SAMPLED, Settings(temperature=0.8, top_p=0.9, repeat_penalty=1.2)]
 )
 def test_the_text_is_the_targets(settings: Settings) -> None:
-    want = toys.answer(Conversation(toys.target(layers=4)), PROMPT, settings=settings)
+    want = toys.answer(ChatCache(toys.target(layers=4)), PROMPT, settings=settings)
     got = ride(settings)
     assert got.token_ids == want.token_ids
     assert got.proposed > 0
@@ -168,13 +170,13 @@ def test_a_draft_that_ends_early_leaves_no_layer_to_run_twice(monkeypatch: pytes
             assert counted.work() == 4 * (1 + done.proposed)
         counted.calls.clear()
 
-    class Unsure(Rider):
+    class Unsure(LayerSkipDrafter):
         def propose(self, context: Context) -> Draft | None:
             length = wanted[len(rounds) % len(wanted)]
             return super().propose(replace(context, worth_drafting=lambda depth, _: depth < length))
 
-    got = toys.answer(Conversation(target), PROMPT, toys.guard(Unsure(target, [2])), tokens=6, watch=watch)
-    assert got.token_ids == toys.answer(Conversation(toys.target(layers=4)), PROMPT).token_ids
+    got = toys.answer(ChatCache(target), PROMPT, toys.guard(Unsure(target, [2])), tokens=6, watch=watch)
+    assert got.token_ids == toys.answer(ChatCache(toys.target(layers=4)), PROMPT).token_ids
     assert {done.proposed for done in rounds} == {0, 1, 2, 3}
     assert all(done.from_exit for done in rounds[:-1])
 
@@ -184,10 +186,10 @@ def test_among_others_the_draft_that_is_verified_counts(
     exits: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With states below the exit, with drafts of others, and with drafts of others in the place of one that was given up."""
-    want = toys.answer(Conversation(toys.target(layers=4)), PROMPT, limit=90).token_ids
+    want = toys.answer(ChatCache(toys.target(layers=4)), PROMPT, limit=90).token_ids
     target, begun = toys.target(layers=4), dict[str, set[bool]]()
     parts = [
-        toys.guard(Rider(target, exits), name="layerskip"),
+        toys.guard(LayerSkipDrafter(target, exits), name="layerskip"),
         toys.guard(toys.Listener(), name="listener"),
         toys.guard(toys.Knows(len(PROMPT), want, right=2), name="knows"),
     ]
@@ -207,7 +209,7 @@ def test_among_others_the_draft_that_is_verified_counts(
     def watch(done: RoundResult, _: object) -> None:
         begun.setdefault(done.drafter, set()).add(done.from_exit)
 
-    got = toys.answer(Conversation(target), PROMPT, composite, limit=90, policy=policy, watch=watch)
+    got = toys.answer(ChatCache(target), PROMPT, composite, limit=90, policy=policy, watch=watch)
     assert got.token_ids == want
     assert True in begun["layerskip"]
     assert begun["knows"] == begun["listener"] == {False}
@@ -220,7 +222,9 @@ def test_rings_and_latents_take_drafts(family: str, tight: bool) -> None:
     """Keys and values of rejected drafts must not stay in a ring, nor push out what is still seen."""
     model = golden.Golden(family, tight=tight)
     talk = model.talk()
-    report = toys.answer(talk, model.prompt, toys.guard(Rider(talk.target, [1])), limit=len(model.text), tokens=5)
+    report = toys.answer(
+        talk, model.prompt, toys.guard(LayerSkipDrafter(talk.target, [1])), limit=len(model.text), tokens=5
+    )
     assert report.token_ids == model.text
     assert report.proposed > 0
 
@@ -233,9 +237,9 @@ def test_the_law_of_two_tokens_under_rejection() -> None:
     counts, kept = torch.zeros(vocab, vocab), 0
     for seed in range(n):
         report = toys.answer(
-            Conversation(model),
+            ChatCache(model),
             [1, 2],
-            toys.guard(Rider(model, [1])),
+            toys.guard(LayerSkipDrafter(model, [1])),
             settings=toys.SAMPLED,
             seed=seed,
             rule="rejection",
@@ -262,7 +266,7 @@ def test_it_draws_from_the_exits_law(probs: bool) -> None:
     target.forward(PROMPT[:-1])
     target.commit(len(PROMPT) - 1)
     ask = pairs.context(PROMPT, 4, toys.SAMPLED, probs=probs)
-    draft = Rider(target, [1]).propose(ask)
+    draft = LayerSkipDrafter(target, [1]).propose(ask)
     assert draft is not None
     assert (draft.probs is not None) == probs
     path: list[int] = []
@@ -281,7 +285,7 @@ def test_at_the_brim_and_at_the_end() -> None:
     small = len(PROMPT) + 9
     cases: list[dict[str, Any]] = [{"limit": None}, {"limit": 40, "eos": (11, 17, 30)}]
     for limits in cases:
-        want = toys.answer(Conversation(toys.target(context=small, layers=4)), PROMPT, **limits)
+        want = toys.answer(ChatCache(toys.target(context=small, layers=4)), PROMPT, **limits)
         for exits in ((1, 2), (3,)):
             begun = list[bool]()
             got = ride(
@@ -294,27 +298,27 @@ def test_at_the_brim_and_at_the_end() -> None:
 def test_output_that_is_no_number_gives_no_draft() -> None:
     target = toys.target()
     target.early = lambda ids, start, layers: torch.full((1, 32), torch.nan)  # type: ignore[method-assign]
-    assert Rider(target, [1]).propose(pairs.context([4], 8)) is None
+    assert LayerSkipDrafter(target, [1]).propose(pairs.context([4], 8)) is None
 
 
 class TestMeasuring:
     def test_states_are_compared_with_the_targets_own_choice(self) -> None:
         target = toys.target()
-        drafter = Rider(target, [1, 2])
+        drafter = LayerSkipDrafter(target, [1, 2])
         assert drafter.needs == Needs(hidden=(1, 2, 2), early=2)
         good, bad = torch.randn(2, 32, generator=torch.Generator().manual_seed(1))
-        drafter.advance(Step(0, torch.arange(3), NONE, torch.stack([torch.stack([bad, good, good])] * 3)))
+        drafter.advance(Committed(0, torch.arange(3), NONE, torch.stack([torch.stack([bad, good, good])] * 3)))
         assert (drafter._meter._right, drafter._meter.seen) == ([0, 3], 3)
-        drafter.advance(Step(3, torch.arange(2), NONE))  # a hot switch: nothing is known of these
+        drafter.advance(Committed(3, torch.arange(2), NONE))  # a hot switch: nothing is known of these
         assert drafter._meter.seen == 3
-        drafter.advance(Step(5, torch.arange(20), NONE, torch.zeros(20, 3, 32)))
+        drafter.advance(Committed(5, torch.arange(20), NONE, torch.zeros(20, 3, 32)))
         assert drafter._meter.seen == 11  # only the newest
 
     def test_what_is_settled_is_measured_no_more(self) -> None:
         meter = Meter([1, 2], ModelInfo("m", "llama", 100, 100, 8, "x"))
-        drafter = Rider(toys.target(), [1, 2], meter)
+        drafter = LayerSkipDrafter(toys.target(), [1, 2], meter)
         meter.learn([0, ENOUGH], ENOUGH)
-        drafter.advance(Step(0, torch.arange(1), NONE, torch.zeros(1, 3, 32)))
+        drafter.advance(Committed(0, torch.arange(1), NONE, torch.zeros(1, 3, 32)))
         assert meter.seen == ENOUGH
         assert meter.best() == 2
 
@@ -327,7 +331,7 @@ class TestMeasuring:
         assert meter.best() == best
 
     def test_one_exit_needs_no_states(self) -> None:
-        assert Rider(toys.target(), [1]).needs == Needs(early=1)
+        assert LayerSkipDrafter(toys.target(), [1]).needs == Needs(early=1)
 
 
 class TestFit:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from outrider.core.base.errors import UsageError
 from outrider.core.drafting import registry
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.train.answers import Kept
 from outrider.core.train.loop import Loop, Schedule
 from outrider.core.train.recipe import Changing
@@ -91,7 +91,7 @@ def test_an_exit_is_one_of_the_layers(teacher: Teacher) -> None:
 def accepted(model: Teacher, texts: Sequence[Kept]) -> float:
     """Tokens a pass of plain answers to the prompts of `texts`."""
     rider = registry.load("layerskip", model.target, {}, pytest.fail)
-    talk, tokens, passes = Conversation(model.target), 0, 0
+    talk, tokens, passes = ChatCache(model.target), 0, 0
     for text in texts:
         report = toys.answer(talk, text.ids[: text.first], rider, limit=20)
         tokens, passes = tokens + len(report.token_ids), passes + report.passes

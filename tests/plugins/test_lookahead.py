@@ -8,12 +8,12 @@ import pytest
 import torch
 import toys
 
-from outrider.core.drafting import Context, Draft, Fit, ModelInfo, Step
+from outrider.core.drafting import Committed, Context, Draft, Fit, ModelInfo
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters import lookahead
-from outrider.drafters.lookahead import KEYS, LEVEL, SET, Lookahead, Pool, Rider, Tree
+from outrider.drafters.lookahead import KEYS, LEVEL, SET, Lookahead, LookaheadDrafter, Pool, Tree
 
 NONE = torch.empty(0, dtype=torch.int64)
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
@@ -25,24 +25,24 @@ def context(tokens: Sequence[int], nodes: int = 8) -> Context:
     return Context(tokens, nodes, False, sampler.chain, sampler.distribution, sampler.noise.draft_stream)
 
 
-def told(rider: Rider, tokens: Sequence[int]) -> Rider:
-    rider.advance(Step(len(rider._tokens), torch.tensor(list(tokens)), NONE))
+def told(rider: LookaheadDrafter, tokens: Sequence[int]) -> LookaheadDrafter:
+    rider.advance(Committed(len(rider._tokens), torch.tensor(list(tokens)), NONE))
     return rider
 
 
-class Watched(Rider):
+class Watched(LookaheadDrafter):
     """Keeps the text before each round, what it proposed and heard, its window, and the window's next guesses."""
 
     def reset(self) -> None:
         super().reset()
-        self.rounds: list[tuple[list[int], Draft, Step, list[int], list[int]]] = []
+        self.rounds: list[tuple[list[int], Draft, Committed, list[int], list[int]]] = []
         self._draft: Draft | None = None
 
     def propose(self, context: Context) -> Draft | None:
         self._draft = super().propose(context)
         return self._draft
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         before, draft, tree = list(self._tokens), self._draft, self._tree
         super().advance(step)
         if draft is not None and tree is not None:
@@ -75,7 +75,7 @@ def paths(draft: Draft) -> list[list[int]]:
 def test_every_choice_is_the_targets_and_enters_the_pool() -> None:
     """Also the window: its next guesses are what the target puts behind each of its prefixes, cut at the new root."""
     rider, truth = Watched(), Truth()
-    toys.answer(Conversation(toys.target()), PROMPT, toys.guard(rider), limit=30, tokens=6)
+    toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(rider), limit=30, tokens=6)
     assert len(rider.rounds) > 5
     pool: dict[int, list[tuple[int, ...]]] = {}
 
@@ -104,8 +104,10 @@ def test_every_choice_is_the_targets_and_enters_the_pool() -> None:
 @pytest.mark.parametrize("settings", [toys.GREEDY, toys.SAMPLED, SHARP], ids=["greedy", "sampled", "filtered"])
 @pytest.mark.parametrize("tokens", [1, 3, 12])
 def test_the_text_is_the_targets(settings: Settings, tokens: int) -> None:
-    want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings)
-    got = toys.answer(Conversation(toys.target()), PROMPT, toys.guard(Rider()), settings=settings, tokens=tokens)
+    want = toys.answer(ChatCache(toys.target()), PROMPT, settings=settings)
+    got = toys.answer(
+        ChatCache(toys.target()), PROMPT, toys.guard(LookaheadDrafter()), settings=settings, tokens=tokens
+    )
     assert got.token_ids == want.token_ids
     assert 0 < got.accepted < got.proposed
 
@@ -113,25 +115,25 @@ def test_the_text_is_the_targets(settings: Settings, tokens: int) -> None:
 def test_what_was_chosen_off_the_path_is_accepted_later() -> None:
     """It agrees in sampled text, where nothing repeats and a pool of the text alone has little to offer."""
 
-    class Deaf(Rider):
-        def advance(self, step: Step) -> None:
-            super().advance(Step(step.start, step.tokens, step.path))
+    class Deaf(LookaheadDrafter):
+        def advance(self, step: Committed) -> None:
+            super().advance(Committed(step.start, step.tokens, step.path))
 
-    def accepted(rider: Rider) -> int:
-        talk = Conversation(toys.target())
+    def accepted(rider: LookaheadDrafter) -> int:
+        talk = ChatCache(toys.target())
         return toys.answer(talk, PROMPT, toys.guard(rider), settings=toys.SAMPLED, limit=150, tokens=16).accepted
 
-    assert accepted(Rider()) > accepted(Deaf()) + 10
+    assert accepted(LookaheadDrafter()) > accepted(Deaf()) + 10
 
 
 def test_rejection_tells_no_choices_and_the_greedy_text_is_the_same() -> None:
-    want = toys.answer(Conversation(toys.target()), PROMPT)
-    got = toys.answer(Conversation(toys.target()), PROMPT, toys.guard(Rider()), rule="rejection")
+    want = toys.answer(ChatCache(toys.target()), PROMPT)
+    got = toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(LookaheadDrafter()), rule="rejection")
     assert got.token_ids == want.token_ids
 
 
 def test_candidates_take_half_and_the_window_the_rest() -> None:
-    rider = told(Rider(), [1, 2, 3, 4, 5, 1, 7, 8, 9, 6, 1])
+    rider = told(LookaheadDrafter(), [1, 2, 3, 4, 5, 1, 7, 8, 9, 6, 1])
     draft = rider.propose(context(rider._tokens, 8))
     assert draft is not None and rider._tree is not None
     assert draft.tokens.tolist()[:4] == [7, 8, 9, 6]  # the newest n-gram first
@@ -166,27 +168,31 @@ def test_the_pool_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_hot_switch_and_an_edit_leave_it_sound() -> None:
-    drafters = {"toy": toys.guard(Rider()), "none": None, "late": toys.guard(Rider(), name="late")}
+    drafters = {
+        "toy": toys.guard(LookaheadDrafter()),
+        "none": None,
+        "late": toys.guard(LookaheadDrafter(), name="late"),
+    }
     control = toys.Still()
     control.switches = {
         3: toys.DrafterChoice(name="late", tokens=4),
         6: toys.DrafterChoice(name="none"),
         9: toys.DrafterChoice(name="toy", tokens=4),
     }
-    talk = Conversation(toys.target())
+    talk = ChatCache(toys.target())
     got = toys.answer(talk, PROMPT, drafters, control=control)
-    assert got.token_ids == toys.answer(Conversation(toys.target()), PROMPT).token_ids
+    assert got.token_ids == toys.answer(ChatCache(toys.target()), PROMPT).token_ids
     assert [name for name, error in control.answers if error is None] == ["late", "none", "toy"]
     edited = [*PROMPT[:4], 1, 2, 3]
     got = toys.answer(talk, edited, drafters)
-    assert got.token_ids == toys.answer(Conversation(toys.target()), edited).token_ids
+    assert got.token_ids == toys.answer(ChatCache(toys.target()), edited).token_ids
 
 
 def test_a_draft_known_in_part_teaches_what_is_known() -> None:
-    rider = told(Rider(), [1, 2, 3, 4, 5, 1])
+    rider = told(LookaheadDrafter(), [1, 2, 3, 4, 5, 1])
     draft = rider.propose(context(rider._tokens, 6))
     assert draft is not None
-    rider.advance(Step(6, torch.tensor([9]), NONE, choices=torch.tensor([9, 30, -1, 31])))
+    rider.advance(Committed(6, torch.tensor([9]), NONE, choices=torch.tensor([9, 30, -1, 31])))
     assert (4, 5, 1, 9) in rider._pool.after(3)
     assert any(gram[-1] == 30 for gram in rider._pool.after(4))
     grams = [gram for first in range(40) for gram in rider._pool.after(first)]
@@ -194,14 +200,14 @@ def test_a_draft_known_in_part_teaches_what_is_known() -> None:
 
 
 def test_asked_twice_it_proposes_the_same() -> None:
-    rider = told(Rider(), [1, 2, 3, 4, 5, 1])
+    rider = told(LookaheadDrafter(), [1, 2, 3, 4, 5, 1])
     drafts = [rider.propose(context(rider._tokens, 12)) for _ in range(2)]
     assert drafts[0] is not None and drafts[1] is not None
     assert drafts[0].tokens.tolist() == drafts[1].tokens.tolist()
 
 
 def test_a_fork_and_a_reset() -> None:
-    rider = told(Rider(), [1, 2, 3, 4, 5, 1])
+    rider = told(LookaheadDrafter(), [1, 2, 3, 4, 5, 1])
     copy = told(rider.fork(), [2, 8, 8, 8])
     assert rider._tokens == [1, 2, 3, 4, 5, 1]
     assert len(copy._pool.after(1)) == 2

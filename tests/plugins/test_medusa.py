@@ -16,12 +16,12 @@ from safetensors.torch import load_file, save_file
 
 from outrider.core.base.errors import BrokenFileError, DrafterError, ModelError
 from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
-from outrider.core.drafting import Context, Draft, Fit, ModelInfo, Needs, Step
+from outrider.core.drafting import Committed, Context, Draft, Fit, ModelInfo, Needs
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
 from outrider.drafters.medusa import Medusa
-from outrider.drafters.medusa.draft import MEASURED, Rider
+from outrider.drafters.medusa.draft import MEASURED, MedusaDrafter
 from outrider.drafters.medusa.format import MedusaFiles, open_heads
 from outrider.drafters.medusa.heads import MedusaHeads, read_heads
 from outrider.drafters.medusa.tree import PUBLISHED, Choice, Meter, checked, grow, parents_of, prior
@@ -56,13 +56,13 @@ def info(width: int = 32, vocab: int = 48, **more) -> ModelInfo:
     return ModelInfo("toy", "llama", vocab, width, 2, "toy-48", **more)
 
 
-def rider(path: Path, target=None, choices: list[Choice] | None = None, **shape) -> Rider:
+def rider(path: Path, target=None, choices: list[Choice] | None = None, **shape) -> MedusaDrafter:
     files = open_heads(folder(path, tensors(**shape)))
     target = target or toys.target()
-    return Rider(read_heads(files, target), target.info.vocab, choices)
+    return MedusaDrafter(read_heads(files, target), target.info.vocab, choices)
 
 
-def speaker(drafter: Rider) -> MedusaHeads:
+def speaker(drafter: MedusaDrafter) -> MedusaHeads:
     assert isinstance(drafter._speaker, MedusaHeads)
     return drafter._speaker
 
@@ -84,9 +84,9 @@ def pair() -> pairs.Pair:
     return pairs.Pair("medusa")
 
 
-def golden_rider(pair: pairs.Pair, choices: list[Choice] | None) -> Rider:
+def golden_rider(pair: pairs.Pair, choices: list[Choice] | None) -> MedusaDrafter:
     files, target = open_heads(pair.folder), pair.target()
-    return Rider(read_heads(files, target), target.info.vocab, choices)
+    return MedusaDrafter(read_heads(files, target), target.info.vocab, choices)
 
 
 @golden_only
@@ -149,7 +149,7 @@ class TestReference:
         drafter = golden_rider(pair, None)
         table = {"none": None, "medusa": toys.guard(drafter, name="medusa")}
         control = toys.Still({9: DrafterChoice(name="medusa", tokens=12)})
-        report = toys.answer(Conversation(pair.target()), pair.prompts[0], table, control=control, limit=64)
+        report = toys.answer(ChatCache(pair.target()), pair.prompts[0], table, control=control, limit=64)
         assert report.token_ids == pair.texts[0]
         assert report.accepted > 10  # it drafts from the first state that it hears of
 
@@ -212,9 +212,9 @@ class TestTrees:
 )
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 def test_the_text_is_the_targets(tmp_path: Path, settings: Settings, rule: str) -> None:
-    want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings, limit=60)
+    want = toys.answer(ChatCache(toys.target()), PROMPT, settings=settings, limit=60)
     got = toys.answer(
-        Conversation(toys.target()),
+        ChatCache(toys.target()),
         PROMPT,
         toys.guard(rider(tmp_path)),
         settings=settings,
@@ -237,7 +237,7 @@ def test_the_law_of_two_tokens_under_rejection(tmp_path: Path) -> None:
     counts = torch.zeros(vocab, vocab)
     for seed in range(n):
         report = toys.answer(
-            Conversation(model),
+            ChatCache(model),
             [1, 2],
             toys.guard(drafter),
             settings=settings,
@@ -261,10 +261,10 @@ def test_nothing_is_guessed_without_a_state(tmp_path: Path) -> None:
     drafter = rider(tmp_path)
     ask = pairs.context([1, 2, 3], 8)
     assert drafter.propose(ask) is None
-    drafter.advance(Step(0, torch.tensor([1, 2, 3]), NONE))
+    drafter.advance(Committed(0, torch.tensor([1, 2, 3]), NONE))
     assert drafter.propose(ask) is None
     states = torch.randn(1, 1, 32)
-    drafter.advance(Step(3, torch.tensor([4]), NONE, states))
+    drafter.advance(Committed(3, torch.tensor([4]), NONE, states))
     draft = drafter.propose(pairs.context([1, 2, 3, 4], 8))
     assert draft is not None and draft.tokens.shape == (8,)
     copy = drafter.fork()
@@ -272,19 +272,19 @@ def test_nothing_is_guessed_without_a_state(tmp_path: Path) -> None:
     assert drafter.propose(ask) is None
     twin = copy.propose(pairs.context([1, 2, 3, 4], 8))
     assert twin is not None and torch.equal(twin.tokens, draft.tokens)
-    copy.advance(Step(4, torch.tensor([5]), NONE))
+    copy.advance(Committed(4, torch.tensor([5]), NONE))
     assert copy.propose(pairs.context([1, 2, 3, 4, 5], 8)) is None
 
 
 def test_output_that_is_no_number_gives_no_draft(tmp_path: Path) -> None:
     drafter = rider(tmp_path)
-    drafter.advance(Step(0, torch.tensor([4]), NONE, torch.full((1, 1, 32), torch.nan)))
+    drafter.advance(Committed(0, torch.tensor([4]), NONE, torch.full((1, 1, 32), torch.nan)))
     assert drafter.propose(pairs.context([4], 8)) is None
 
 
 def test_its_first_guess_shares_the_targets_noise(tmp_path: Path) -> None:
     drafter = rider(tmp_path)
-    drafter.advance(Step(0, torch.tensor([4]), NONE, torch.randn(1, 1, 32)))
+    drafter.advance(Committed(0, torch.tensor([4]), NONE, torch.randn(1, 1, 32)))
     coupled: Context = pairs.context([4], 3, Settings(temperature=2.0, top_p=1.0))
     state = drafter._state.feed()
     want = coupled.sample(speaker(drafter).logits(state, 3), 1, ()).tolist()
@@ -304,7 +304,7 @@ def test_a_fixed_tree_is_announced_and_stays(tmp_path: Path) -> None:
     assert drafter.needs == Needs(hidden=(2,))
     assert (drafter.shape.nodes, drafter.shape.depth) == (6, 3)
     for _ in range(2 * MEASURED):
-        drafter.advance(Step(0, torch.tensor([4]), NONE, torch.randn(1, 1, 32)))
+        drafter.advance(Committed(0, torch.tensor([4]), NONE, torch.randn(1, 1, 32)))
         draft = drafter.propose(pairs.context([4], 6))
         assert draft is not None and draft.parents is not None
         assert tuple(draft.parents.tolist()) == drafter.shape.parents
@@ -317,9 +317,9 @@ def test_at_the_brim_and_at_the_end(tmp_path: Path) -> None:
     small = len(PROMPT) + 9
     cases: list[dict[str, Any]] = [{"limit": None}, {"limit": 40, "eos": (11, 17, 30)}]
     for limits in cases:
-        want = toys.answer(Conversation(toys.target(context=small)), PROMPT, **limits)
+        want = toys.answer(ChatCache(toys.target(context=small)), PROMPT, **limits)
         got = toys.answer(
-            Conversation(toys.target(context=small)), PROMPT, toys.guard(rider(tmp_path)), tokens=40, **limits
+            ChatCache(toys.target(context=small)), PROMPT, toys.guard(rider(tmp_path)), tokens=40, **limits
         )
         assert (got.token_ids, got.finish) == (want.token_ids, want.finish)
 

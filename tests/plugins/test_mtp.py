@@ -17,14 +17,14 @@ from safetensors.torch import load_file, save_file
 
 from outrider.core.base.errors import ModelError
 from outrider.core.base.protocol import DrafterChoice
-from outrider.core.drafting import Draft, Fit, ModelInfo, Step
+from outrider.core.drafting import Committed, Draft, Fit, ModelInfo
 from outrider.core.drafting.chain import ChainSampler
 from outrider.core.formats.checkpoint import info, open_checkpoint
 from outrider.core.model.kernels.linear import Expanding, Linear
 from outrider.core.model.kernels.packed_linear import Packed
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp.chain import Chain
 from outrider.drafters.mtp.layout import COPIES, find
@@ -58,7 +58,7 @@ def hear(drafter: Chain, model: TargetModel, tokens: list[int], told: slice = sl
     assert states is not None
     known = range(len(tokens) - 1)[told]
     fresh, none = torch.tensor(tokens[start:]), torch.empty(0, dtype=torch.int64)
-    drafter.advance(Step(start, fresh, none, states[known.start : known.stop] if len(known) else None))
+    drafter.advance(Committed(start, fresh, none, states[known.start : known.stop] if len(known) else None))
     return states[:, 0] if drafter._raw else model.norm(states[:, 0])
 
 
@@ -165,8 +165,8 @@ def test_layers_are_kept_as_those_of_the_target(bits: int, folder: Path) -> None
     assert (
         type(layer.mix) in (Packed, Expanding) and type(full.mix) is Linear and layer.mix.nbytes < full.mix.nbytes / 2
     )
-    want = toys.answer(Conversation(layers.target(folder, quantize=bits)), PROMPT, None, limit=24).token_ids
-    got = toys.answer(Conversation(model), PROMPT, toys.guard(load(model)), tokens=4, limit=24)
+    want = toys.answer(ChatCache(layers.target(folder, quantize=bits)), PROMPT, None, limit=24).token_ids
+    got = toys.answer(ChatCache(model), PROMPT, toys.guard(load(model)), tokens=4, limit=24)
     assert got.token_ids == want and got.proposed > 0
 
 
@@ -224,7 +224,7 @@ def test_the_text_is_the_targets(count: int, settings: Settings, folder: Path, t
     """Two turns and an edit, beside a plain conversation."""
     model = layers.target(folder if count == 1 else three)
     drafter = toys.guard(load(model))
-    talk, plain = Conversation(model), Conversation(layers.target(folder))
+    talk, plain = ChatCache(model), ChatCache(layers.target(folder))
     ids = PROMPT
     for end in (None, -1, 6):
         got = toys.answer(talk, ids, drafter, settings=settings, limit=16)
@@ -235,7 +235,7 @@ def test_the_text_is_the_targets(count: int, settings: Settings, folder: Path, t
 
 def test_the_next_turn_goes_on_without_a_hole(folder: Path) -> None:
     model = layers.target(folder)
-    drafter, talk = load(model), Conversation(model)
+    drafter, talk = load(model), ChatCache(model)
     guarded = toys.guard(drafter)
     first = toys.answer(talk, PROMPT, guarded)
     longer = [*PROMPT, *first.token_ids, 4, 4]
@@ -270,19 +270,19 @@ def test_switched_on_between_rounds(folder: Path) -> None:
     control = toys.Still(
         {3: DrafterChoice(name="mtp", tokens=4), 6: DrafterChoice(name="none"), 9: DrafterChoice(name="mtp")}
     )
-    report = toys.answer(Conversation(model), PROMPT, {"none": None, "mtp": chain}, control=control)
-    assert report.token_ids == toys.answer(Conversation(layers.target(folder)), PROMPT).token_ids
+    report = toys.answer(ChatCache(model), PROMPT, {"none": None, "mtp": chain}, control=control)
+    assert report.token_ids == toys.answer(ChatCache(layers.target(folder)), PROMPT).token_ids
     assert report.drafters["mtp"] > 1 and not chain.failed
 
 
 def test_the_end_of_the_context_and_of_the_text(folder: Path) -> None:
-    plain = toys.answer(Conversation(layers.target(folder, 32)), PROMPT, limit=None)
+    plain = toys.answer(ChatCache(layers.target(folder, 32)), PROMPT, limit=None)
     assert plain.finish == "length"
     for eos in ((), (plain.token_ids[7],)):
         model = layers.target(folder, 32)
         notes: list[str] = []
         known = Knowing(load(model), plain.token_ids)
-        report = toys.answer(Conversation(model), PROMPT, toys.guard(known, notes=notes), limit=None, eos=eos, tokens=8)
+        report = toys.answer(ChatCache(model), PROMPT, toys.guard(known, notes=notes), limit=None, eos=eos, tokens=8)
         want = plain.token_ids[: plain.token_ids.index(eos[0])] if eos else plain.token_ids
         assert report.token_ids == want and report.accepted and not notes
         assert report.finish == ("stop" if eos else "length")
@@ -327,7 +327,7 @@ def test_the_law_under_rejection(tmp_path: Path) -> None:
     accepted = proposals = 0
     for seed in range(n):
         report = toys.answer(
-            Conversation(model), [1, 2], guarded, settings=settings, seed=seed, rule="rejection", limit=3, tokens=1
+            ChatCache(model), [1, 2], guarded, settings=settings, seed=seed, rule="rejection", limit=3, tokens=1
         )
         model.rewind(0)
         guarded.reset()
@@ -380,8 +380,8 @@ def test_a_copy_that_kept_its_layers(folder: Path, tmp_path: Path) -> None:
     answer = Mtp().check(model.info, str(folder))
     assert answer.fit == Fit.EXACT and answer.nbytes > 0
     drafter = Mtp().load(model, answer, {})
-    want = toys.answer(Conversation(layers.target(folder)), PROMPT, toys.guard(load(layers.target(folder))))
-    got = toys.answer(Conversation(model), PROMPT, toys.guard(drafter))
+    want = toys.answer(ChatCache(layers.target(folder)), PROMPT, toys.guard(load(layers.target(folder))))
+    got = toys.answer(ChatCache(model), PROMPT, toys.guard(drafter))
     assert (got.token_ids, got.accepted) == (want.token_ids, want.accepted)
     for change, reason in (
         ({"width": 64}, "made for a width of 32, this model has 64"),
@@ -440,5 +440,5 @@ def test_no_number_is_no_draft(folder: Path) -> None:
     drafter = load(model)
     hear(drafter, model, PROMPT)
     spoilt = torch.full((1, 1, 32), torch.nan)
-    drafter.advance(Step(len(PROMPT), torch.tensor([3]), torch.empty(0, dtype=torch.int64), spoilt))
+    drafter.advance(Committed(len(PROMPT), torch.tensor([3]), torch.empty(0, dtype=torch.int64), spoilt))
     assert proposed(drafter, [*PROMPT, 3]) is None

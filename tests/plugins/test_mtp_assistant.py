@@ -17,12 +17,12 @@ from torch import Tensor
 
 from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.base.protocol import DrafterChoice
-from outrider.core.drafting import Fit, Step
+from outrider.core.drafting import Committed, Fit
 from outrider.core.drafting.chain import ChainSampler
 from outrider.core.formats.checkpoint import open_checkpoint
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp.assistant import Assistant
 
@@ -64,7 +64,7 @@ def test_every_round_is_the_reference(pair: pairs.Pair, reading: str, key: str, 
     for prompt, notes in enumerate(pair.notes["prompts"]):
         seen.clear()
         drafter = load(pair.target(), pair.folder, position=reading)
-        watch, talk = pairs.Watch(drafter), Conversation(drafter._target)  # type: ignore[arg-type]
+        watch, talk = pairs.Watch(drafter), ChatCache(drafter._target)  # type: ignore[arg-type]
         report = toys.answer(talk, pair.prompts[prompt], toys.guard(watch), tokens=4, limit=70)
         assert report.token_ids[:64] == pair.texts[prompt]
         for number, told in enumerate(notes[key]):
@@ -87,10 +87,10 @@ def test_the_first_reading_is_the_default(pair: pairs.Pair) -> None:
 def test_rings_are_read_too(pair: pairs.Pair) -> None:
     """A sliding layer that keeps a ring shows one row less; that costs a draft now and then, never the text."""
     model = pair.target()
-    model.cache = pair.decoder.new_cache(pairs.CONTEXT + SLACK, slack=8, rings=0)
+    model.cache = pair.decoder.new_cache(pairs.CONTEXT + MAX_DRAFT_ROWS, slack=8, rings=0)
     drafter = load(model, pair.folder)
     assert any(model.kv(layer)[0].shape[1] < 64 for layer in drafter.needs.kv)
-    report = toys.answer(Conversation(model), pair.prompts[1], toys.guard(drafter), tokens=4, limit=64)
+    report = toys.answer(ChatCache(model), pair.prompts[1], toys.guard(drafter), tokens=4, limit=64)
     assert report.token_ids == pair.texts[1] and report.accepted > 0.5 * report.proposed
 
 
@@ -204,7 +204,7 @@ def test_logits_are_the_formula(model: TargetModel, folder: Path, seen: list[Ten
     states = model.forward(PROMPT[:-1], states=(2,)).hidden
     assert states is not None
     model.commit(len(PROMPT) - 1)
-    drafter.advance(Step(0, torch.tensor(PROMPT), torch.empty(0, dtype=torch.int64), states))
+    drafter.advance(Committed(0, torch.tensor(PROMPT), torch.empty(0, dtype=torch.int64), states))
     draft = drafter.propose(pairs.context(PROMPT, 3))
     assert draft is not None
     for length in (len(PROMPT), 4):
@@ -218,7 +218,7 @@ def test_logits_are_the_formula(model: TargetModel, folder: Path, seen: list[Ten
         token = int(logits.argmax())
         assert token == got
     spoilt = torch.full((1, 1, 32), torch.nan)
-    drafter.advance(Step(len(PROMPT), torch.tensor([3]), torch.empty(0, dtype=torch.int64), spoilt))
+    drafter.advance(Committed(len(PROMPT), torch.tensor([3]), torch.empty(0, dtype=torch.int64), spoilt))
     assert drafter.propose(pairs.context([*PROMPT, 3], 3)) is None
 
 
@@ -226,8 +226,8 @@ def test_logits_are_the_formula(model: TargetModel, folder: Path, seen: list[Ten
 @pytest.mark.parametrize("reading", ["last", "newest"])
 def test_the_text_is_the_targets(model: TargetModel, folder: Path, reading: str, settings: Settings) -> None:
     """Two turns, switched on between rounds in the first; then the end of the context."""
-    plain = Conversation(TargetModel(model.decoder, model.info, 60))
-    talk = Conversation(TargetModel(model.decoder, model.info, 60))
+    plain = ChatCache(TargetModel(model.decoder, model.info, 60))
+    talk = ChatCache(TargetModel(model.decoder, model.info, 60))
     guarded = toys.guard(load(talk.target, folder, position=reading), name="mtp")
     control, ids = toys.Still({4: DrafterChoice(name="mtp", tokens=4)}), PROMPT
     for limit, drafters in ((12, {"none": None, "mtp": guarded}), (None, guarded)):

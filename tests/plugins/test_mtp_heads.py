@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from outrider.core.base.errors import BrokenFileError, ModelError
-from outrider.core.drafting import Fit, Step
+from outrider.core.drafting import Committed, Fit
 from outrider.core.drafting.chain import ChainSampler
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.mtp import Mtp
 from outrider.drafters.mtp.heads import Heads
 from outrider.drafters.mtp.layout import META
@@ -82,7 +82,7 @@ def test_logits_are_the_formula(model: TargetModel, tmp_path: Path, form: str, m
         tokens = [*tokens[:cut], *more]
         states = model.forward(tokens[:-1], states=(1,)).hidden
         assert states is not None
-        drafter.advance(Step(cut, torch.tensor(more), NONE, states[max(0, cut - 1) :]))
+        drafter.advance(Committed(cut, torch.tensor(more), NONE, states[max(0, cut - 1) :]))
         seen.clear()
         want = formula(model, states[:, 0])
         for nodes in (3, 2):
@@ -98,7 +98,7 @@ def test_logits_are_the_formula(model: TargetModel, tmp_path: Path, form: str, m
 @pytest.mark.parametrize("settings", [toys.GREEDY, Settings(temperature=0.8, top_p=0.95)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 def test_the_text_is_the_targets(model: TargetModel, tmp_path: Path, settings: Settings, rule: str) -> None:
-    talk, plain = Conversation(model), Conversation(TargetModel(model.decoder, model.info, 200))
+    talk, plain = ChatCache(model), ChatCache(TargetModel(model.decoder, model.info, 200))
     guarded, ids = toys.guard(load(model, save(tmp_path / "heads"))), PROMPT
     for _ in range(2):
         got = toys.answer(talk, ids, guarded, settings=settings, rule=rule, limit=20)

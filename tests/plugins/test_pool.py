@@ -17,9 +17,9 @@ from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelC
 from outrider.core.drafting import registry
 from outrider.core.library import drafter_card
 from outrider.core.session.engine import Engine
-from outrider.drafters.dflash.draft import Rider as DFlashRider
-from outrider.drafters.eagle.draft import Rider as EagleRider
-from outrider.drafters.medusa.draft import Rider as MedusaRider
+from outrider.drafters.dflash.draft import DFlashDrafter
+from outrider.drafters.eagle.draft import EagleDrafter
+from outrider.drafters.medusa.draft import MedusaDrafter
 
 MADE = {"eagle": untrained.eagle, "dflash": untrained.dflash, "medusa": untrained.medusa}
 FREE = {"prompt_lookup", "suffix"}
@@ -126,7 +126,7 @@ def test_twelve_answers_load_each_drafter_once(tmp_path: Path, monkeypatch: pyte
     assert set(seen) == {*MADE, *FREE} and builds == Counter(list(seen))
     assert chat.notices == [] and {*MADE} <= set(chat.passes)
     gc.collect()
-    for kind in (EagleRider, DFlashRider, MedusaRider):
+    for kind in (EagleDrafter, DFlashDrafter, MedusaDrafter):
         assert len([one for one in gc.get_objects() if type(one) is kind]) == 1
     chat.engine.unload()
 

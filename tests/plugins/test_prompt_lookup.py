@@ -9,7 +9,7 @@ import pytest
 import torch
 import toys
 
-from outrider.core.drafting import Context, Fit, ModelInfo, Step
+from outrider.core.drafting import Committed, Context, Fit, ModelInfo
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler
 from outrider.drafters.prompt_lookup import LONGEST, SHORTEST, Lookup, PromptLookup
@@ -50,14 +50,14 @@ def test_equals_a_scan_of_everything(letters: int) -> None:
             del tokens[length:]
             drafter.rewind(length)
         fresh = [luck.randrange(letters) for _ in range(luck.randrange(1, 5))]
-        drafter.advance(Step(len(tokens), torch.tensor(fresh), NONE))
+        drafter.advance(Committed(len(tokens), torch.tensor(fresh), NONE))
         tokens += fresh
         assert guess(drafter, tokens) == naive(tokens, 6)
 
 
 def test_rewind_to_nothing_is_a_reset() -> None:
     drafter = Lookup()
-    drafter.advance(Step(0, torch.tensor([1, 2, 3, 1, 2]), NONE))
+    drafter.advance(Committed(0, torch.tensor([1, 2, 3, 1, 2]), NONE))
     assert guess(drafter, [1, 2, 3, 1, 2], 3) == [3, 1, 2]
     drafter.rewind(0)
     assert (drafter._index, drafter._undo, drafter._tokens) == ({}, [], [])
@@ -65,16 +65,16 @@ def test_rewind_to_nothing_is_a_reset() -> None:
 
 def test_a_fork_goes_its_own_way() -> None:
     drafter = Lookup()
-    drafter.advance(Step(0, torch.tensor([1, 2, 3, 1, 2]), NONE))
+    drafter.advance(Committed(0, torch.tensor([1, 2, 3, 1, 2]), NONE))
     copy = drafter.fork()
-    copy.advance(Step(5, torch.tensor([4, 1, 2]), NONE))
+    copy.advance(Committed(5, torch.tensor([4, 1, 2]), NONE))
     assert guess(copy, [1, 2, 3, 1, 2, 4, 1, 2], 1) == [4]
     assert guess(drafter, [1, 2, 3, 1, 2], 1) == [3]
 
 
 def test_a_loop_is_continued() -> None:
     drafter = Lookup()
-    drafter.advance(Step(0, torch.tensor([7, 8, 7, 8, 7, 8]), NONE))
+    drafter.advance(Committed(0, torch.tensor([7, 8, 7, 8, 7, 8]), NONE))
     assert guess(drafter, [7, 8, 7, 8, 7, 8], 5) == [7, 8, 7, 8, 7]
 
 

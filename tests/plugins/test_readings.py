@@ -15,7 +15,7 @@ import pytest
 import toys
 
 from outrider.core.base.errors import UsageError
-from outrider.core.drafting import Fit, Match, Step
+from outrider.core.drafting import Committed, Fit, Match
 from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.drafters.dflash import DFlash
 from outrider.drafters.eagle import Eagle
@@ -110,7 +110,7 @@ def drafted(folder: Path, target: Any, reading: Mapping[str, object]) -> list[in
     drafter = eagles.load(folder, target, **reading)
     target.rewind(0)
     ids, states = eagles.conversation(target, drafter.needs.hidden, 9)
-    drafter.advance(Step(0, ids, eagles.NONE, states))
+    drafter.advance(Committed(0, ids, eagles.NONE, states))
     draft = drafter.propose(pairs.context(ids.tolist(), 6))
     assert draft is not None
     return draft.tokens.tolist()

@@ -19,8 +19,8 @@ from torch import Tensor
 from outrider.core.drafting import Context, Draft, Drafter, registry
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings, certainty
-from outrider.core.session.conversation import Conversation
-from outrider.drafters.layerskip import Rider as Layerskip
+from outrider.core.session.chat_cache import ChatCache
+from outrider.drafters.layerskip import LayerSkipDrafter as Layerskip
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13, 200, 31, 9]
 LOOPS = ("eagle1", "eagle3", "eagle31", "eagle3_speculators", "mtp_copy", "assistant", "draft_model", "layerskip")
@@ -115,13 +115,12 @@ def test_a_chain_stops_where_it_is_told(name: str, case: str, model: TargetModel
     drafter = Asked(load(name, on, tmp_path), ask)
     notes: list[str] = []
     report = toys.answer(
-        Conversation(on), PROMPT, toys.guard(drafter, notes=notes), settings=settings, rule=rule, limit=24, tokens=4
+        ChatCache(on), PROMPT, toys.guard(drafter, notes=notes), settings=settings, rule=rule, limit=24, tokens=4
     )
     assert not notes and len(set(drafter.lengths)) > 2
     if rule == "match":
         assert (
-            report.token_ids
-            == toys.answer(Conversation(home(name, model)), PROMPT, settings=settings, limit=24).token_ids
+            report.token_ids == toys.answer(ChatCache(home(name, model)), PROMPT, settings=settings, limit=24).token_ids
         )
 
 
@@ -149,7 +148,7 @@ def test_a_block_says_how_sure_it_is_and_is_not_stopped(
     drafter = Asked(load(name, on, tmp_path), ask)
     notes: list[str] = []
     toys.answer(
-        Conversation(on), PROMPT, toys.guard(drafter, notes=notes), settings=settings, rule=rule, limit=12, tokens=4
+        ChatCache(on), PROMPT, toys.guard(drafter, notes=notes), settings=settings, rule=rule, limit=12, tokens=4
     )
     assert not notes and max(drafter.lengths) > 1
 
@@ -170,7 +169,7 @@ def test_where_passes_are_captured_nothing_is_weighed(name: str, model: TargetMo
 
     drafter = Asked(load(name, on, tmp_path), ask)
     notes: list[str] = []
-    toys.answer(Conversation(on), PROMPT, toys.guard(drafter, notes=notes), limit=6, tokens=3)
+    toys.answer(ChatCache(on), PROMPT, toys.guard(drafter, notes=notes), limit=6, tokens=3)
     assert not notes and max(drafter.lengths) > 1
 
 
@@ -191,5 +190,5 @@ def test_ranks_of_a_tree_have_a_chance_each(model: TargetModel, tmp_path: Path) 
 
     on, notes = home("medusa", model), list[str]()
     drafter = toys.guard(Asked(load("medusa", on, tmp_path), ask), notes=notes)
-    toys.answer(Conversation(on), PROMPT, drafter, limit=6, tokens=12, settings=SAMPLED)
+    toys.answer(ChatCache(on), PROMPT, drafter, limit=6, tokens=12, settings=SAMPLED)
     assert not notes and widest > 1

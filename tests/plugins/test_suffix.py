@@ -12,11 +12,11 @@ import torch
 import toys
 
 from outrider.core.base.errors import ModelError
-from outrider.core.drafting import Context, Fit, Match, ModelInfo, Step
+from outrider.core.drafting import Committed, Context, Fit, Match, ModelInfo
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
-from outrider.core.session.conversation import Conversation
-from outrider.drafters.suffix import AHEAD, Rider, Suffix
+from outrider.core.session.chat_cache import ChatCache
+from outrider.drafters.suffix import AHEAD, Suffix, SuffixDrafter
 from outrider.drafters.suffix.automaton import CHAIN, Automaton
 from outrider.drafters.suffix.corpus import LONGEST, SHORTEST, WINDOW, Corpus
 from outrider.drafters.suffix.propose import LEAST, REACH, best
@@ -194,13 +194,13 @@ def context(tokens: Sequence[int], nodes: int = 8) -> Context:
     return Context(tokens, nodes, False, sampler.chain, sampler.distribution, sampler.noise.draft_stream)
 
 
-def told(tokens: Sequence[int], rider: Rider | None = None) -> Rider:
-    rider = rider or Rider()
-    rider.advance(Step(len(rider._tokens), torch.tensor(list(tokens)), NONE))
+def told(tokens: Sequence[int], rider: SuffixDrafter | None = None) -> SuffixDrafter:
+    rider = rider or SuffixDrafter()
+    rider.advance(Committed(len(rider._tokens), torch.tensor(list(tokens)), NONE))
     return rider
 
 
-def guess(rider: Rider, nodes: int = 8) -> tuple[list[int], list[int] | None]:
+def guess(rider: SuffixDrafter, nodes: int = 8) -> tuple[list[int], list[int] | None]:
     draft = rider.propose(context(rider._tokens, nodes))
     if draft is None:
         return [], None
@@ -232,14 +232,14 @@ def test_a_loop_is_continued() -> None:
 
 
 def test_nothing_is_proposed_where_nothing_matches() -> None:
-    assert guess(Rider()) == ([], None)
+    assert guess(SuffixDrafter()) == ([], None)
     assert guess(told([1, 2, 3, 4])) == ([], None)
 
 
 def test_the_corpus_is_asked_where_the_chat_knows_less() -> None:
     corpus = Corpus([1, 2, 3, 4, 5, 6, 7, 8])
-    assert guess(told([9, 2, 3, 4], Rider(corpus))) == ([5, 6, 7, 8], None)
-    assert guess(told([3, 4, 9, 3, 4], Rider(corpus)))[0][0] == 9  # as good a match in the chat comes first
+    assert guess(told([9, 2, 3, 4], SuffixDrafter(corpus))) == ([5, 6, 7, 8], None)
+    assert guess(told([3, 4, 9, 3, 4], SuffixDrafter(corpus)))[0][0] == 9  # as good a match in the chat comes first
 
 
 def test_rewind_and_fork() -> None:
@@ -257,7 +257,7 @@ def test_rewind_and_fork() -> None:
 def test_memory_is_bounded_and_a_rewind_beyond_what_is_held_is_exact() -> None:
     luck = random.Random(3)
     text = [luck.randrange(4) for _ in range(300)]
-    rider = told(text, Rider(held=64))
+    rider = told(text, SuffixDrafter(held=64))
     assert 32 <= rider._chat.size <= 64 + 32 // (AHEAD - 1) + 1
     rider.rewind(280)
     rider.rewind(100)
@@ -273,7 +273,7 @@ def test_it_forgets_a_few_tokens_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     added, luck, held = list[int](), random.Random(5), 128
     add = Automaton.add
     monkeypatch.setattr(Automaton, "add", lambda self, token: (added.append(token), add(self, token))[1])
-    rider, tokens, firsts = Rider(held=held), list[int](), set[int]()
+    rider, tokens, firsts = SuffixDrafter(held=held), list[int](), set[int]()
     for _ in range(700):
         more = [luck.randrange(6) for _ in range(luck.randrange(1, 6))]
         added.clear()
@@ -301,8 +301,10 @@ def test_it_forgets_a_few_tokens_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 @pytest.mark.parametrize("tokens", [1, 4, 8])
 def test_greedy_text_is_the_targets(rule: str, tokens: int) -> None:
-    want = toys.answer(Conversation(toys.target()), PROMPT, limit=120)
-    got = toys.answer(Conversation(toys.target()), PROMPT, toys.guard(Rider()), limit=120, tokens=tokens, rule=rule)
+    want = toys.answer(ChatCache(toys.target()), PROMPT, limit=120)
+    got = toys.answer(
+        ChatCache(toys.target()), PROMPT, toys.guard(SuffixDrafter()), limit=120, tokens=tokens, rule=rule
+    )
     assert got.token_ids == want.token_ids
     assert 0 < got.accepted < got.proposed
 
@@ -310,8 +312,8 @@ def test_greedy_text_is_the_targets(rule: str, tokens: int) -> None:
 def test_sampled_text_does_not_depend_on_it() -> None:
     settings = Settings(temperature=0.8, top_p=0.95)
     for seed in range(3):
-        want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings, seed=seed)
-        got = toys.answer(Conversation(toys.target()), PROMPT, toys.guard(Rider()), settings=settings, seed=seed)
+        want = toys.answer(ChatCache(toys.target()), PROMPT, settings=settings, seed=seed)
+        got = toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(SuffixDrafter()), settings=settings, seed=seed)
         assert got.token_ids == want.token_ids
 
 
@@ -321,10 +323,10 @@ def test_the_law_of_two_tokens_under_rejection() -> None:
     model = toys.target(vocab=vocab, sharp=0.3)
     prompt = [1, 2, 0, 1, 3, 0, 1, 2, 0, 1]
     counts: Counter[tuple[int, ...]] = Counter()
-    guarded = toys.guard(Rider())
+    guarded = toys.guard(SuffixDrafter())
     for seed in range(n):
         report = toys.answer(
-            Conversation(model), prompt, guarded, settings=toys.SAMPLED, seed=seed, rule="rejection", limit=3, tokens=4
+            ChatCache(model), prompt, guarded, settings=toys.SAMPLED, seed=seed, rule="rejection", limit=3, tokens=4
         )
         counts[tuple(report.token_ids[:2])] += 1
         guarded.rewind(0)
@@ -341,12 +343,12 @@ def test_the_law_of_two_tokens_under_rejection() -> None:
 
 
 def test_an_end_inside_a_draft_ends_the_answer() -> None:
-    plain = toys.answer(Conversation(toys.target()), PROMPT)
+    plain = toys.answer(ChatCache(toys.target()), PROMPT)
     corpus = Corpus([*PROMPT, *plain.token_ids])
-    kinds = toys.answer(Conversation(toys.target()), PROMPT, toys.guard(Rider(corpus))).kinds
+    kinds = toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(SuffixDrafter(corpus))).kinds
     first = [at for at, token in enumerate(plain.token_ids) if plain.token_ids.index(token) == at]
     end = next(at for at in first if kinds[at] == "A" and kinds[at + 1] == "A")
-    got = toys.answer(Conversation(toys.target()), PROMPT, toys.guard(Rider(corpus)), eos=[plain.token_ids[end]])
+    got = toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(SuffixDrafter(corpus)), eos=[plain.token_ids[end]])
     assert got.finish == "stop"
     assert got.token_ids == plain.token_ids[:end]
 
@@ -354,23 +356,23 @@ def test_an_end_inside_a_draft_ends_the_answer() -> None:
 def test_a_hot_switch_tells_it_the_whole_conversation() -> None:
     control = toys.Still()
     control.switches = {9: toys.DrafterChoice(name="late", tokens=4)}
-    rider = Rider()
+    rider = SuffixDrafter()
     drafters = {"toy": None, "late": toys.guard(rider, name="late")}
-    talk = Conversation(toys.target())
+    talk = ChatCache(toys.target())
     got = toys.answer(talk, PROMPT, drafters, control=control)
-    assert got.token_ids == toys.answer(Conversation(toys.target()), PROMPT).token_ids
+    assert got.token_ids == toys.answer(ChatCache(toys.target()), PROMPT).token_ids
     assert got.drafters["late"] > 0
     assert rider._tokens == talk.tokens
 
 
 def test_edits_are_rewound_in_a_conversation() -> None:
-    rider, talk = Rider(), Conversation(toys.target())
+    rider, talk = SuffixDrafter(), ChatCache(toys.target())
     guarded = toys.guard(rider)
     first = toys.answer(talk, PROMPT, guarded)
     toys.answer(talk, [*PROMPT, *first.token_ids, 4, 4], guarded)
     edited = [*PROMPT[:4], 1, 2, 3]
     got = toys.answer(talk, edited, guarded)
-    assert got.token_ids == toys.answer(Conversation(toys.target()), edited).token_ids
+    assert got.token_ids == toys.answer(ChatCache(toys.target()), edited).token_ids
     assert rider._tokens == talk.tokens
     assert state(rider._chat) == state(told(talk.tokens)._chat)
 
@@ -382,7 +384,7 @@ def info(path: Path) -> ModelInfo:
     return ModelInfo("m", "llama", 259, 32, 2, "x", path=str(path))
 
 
-def load(path: Path, corpus: Path) -> Rider:
+def load(path: Path, corpus: Path) -> SuffixDrafter:
     class Target:
         info = ModelInfo("m", "llama", 259, 32, 2, "x", path=str(path))
 

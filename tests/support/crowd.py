@@ -8,14 +8,14 @@ from typing import Any
 import toys
 
 from outrider.core.base.protocol import DrafterChoice, Event, Report
-from outrider.core.drafting.registry import Rider
+from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.model.model import TargetModel
 from outrider.core.policy.policy import Policy
-from outrider.core.session.answer import Order
+from outrider.core.session.answer import AnswerRequest
 from outrider.core.session.batch import Batch
 
 
-def order(number: int, ids: Sequence[int], **settings: Any) -> Order:
+def order(number: int, ids: Sequence[int], **settings: Any) -> AnswerRequest:
     """What an answer is made from: greedy, with drafts of 4 tokens, unless `settings` say otherwise."""
     values: dict[str, Any] = {
         "request": number,
@@ -29,13 +29,13 @@ def order(number: int, ids: Sequence[int], **settings: Any) -> Order:
         "pieces": toys.Letters(),
         "decode": lambda some: "".join(f"<{i}>" for i in some),
     }
-    return Order(**{**values, **settings})
+    return AnswerRequest(**{**values, **settings})
 
 
 def together(
     target: TargetModel,
-    orders: Sequence[Order],
-    riders: Sequence[Rider | None] | None = None,
+    orders: Sequence[AnswerRequest],
+    riders: Sequence[ActiveDrafter | None] | None = None,
     *,
     at_once: int | None = None,
     say: Callable[[Event], None] = lambda event: None,

@@ -15,7 +15,7 @@ from torch import Tensor
 from outrider.core.drafting import Fit
 from outrider.core.model.model import TargetModel
 from outrider.drafters.eagle import Eagle
-from outrider.drafters.eagle.draft import Rider
+from outrider.drafters.eagle.draft import EagleDrafter
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 NONE = torch.empty(0, dtype=torch.int64)
@@ -156,7 +156,7 @@ def folder(
     return write(path, tensors, config)
 
 
-def load(path: Path, target: TargetModel, **options: object) -> Rider:
+def load(path: Path, target: TargetModel, **options: object) -> EagleDrafter:
     """A draft, making chains unless told otherwise."""
     match = Eagle().check(target.info, str(path))
     assert match.fit == Fit.EXACT, match.reason

@@ -18,10 +18,10 @@ from outrider.core.model.blocks.rope import table
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.families import read_spec
 from outrider.core.model.families.spec import AttentionSpec, LatentSpec
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.load import load_decoder
-from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.session.conversation import Conversation
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
+from outrider.core.session.chat_cache import ChatCache
 
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "golden"
 REASON = "the golden checkpoints are not beside this checkout"
@@ -49,7 +49,7 @@ def decoder(folder: Path, dtype: torch.dtype, context: int) -> Decoder:
     """The model of one folder."""
     checkpoint = open_checkpoint(folder)
     try:
-        return load_decoder(checkpoint, Form(dtype, CPU), context)
+        return load_decoder(checkpoint, WeightFormat(dtype, CPU), context)
     finally:
         checkpoint.close()
 
@@ -76,7 +76,7 @@ class Golden:
         settings = config(name)
         made_for = settings["max_position_embeddings"]
         original = (settings.get("rope_parameters") or {}).get("original_max_position_embeddings", made_for)
-        self.decoder = decoder(folder, torch.float32, CONTEXT + SLACK)
+        self.decoder = decoder(folder, torch.float32, CONTEXT + MAX_DRAFT_ROWS)
         short = decoder(folder, torch.float32, min(CONTEXT, original))
         self.decoder.weights.tables.update({key: self._longer(key, short) for key in short.weights.tables})
         self.info = ModelInfo(name, "golden", 256, 64, len(self.decoder.weights.blocks), "bytes")
@@ -86,11 +86,11 @@ class Golden:
 
     def _longer(self, key, short):
         rope, head = key
-        return table(rope, head, short.spec.context, CONTEXT + SLACK, torch.float32, short.weights.rows)
+        return table(rope, head, short.spec.context, CONTEXT + MAX_DRAFT_ROWS, torch.float32, short.weights.rows)
 
-    def talk(self) -> Conversation:
+    def talk(self) -> ChatCache:
         """A new conversation."""
         target = TargetModel(self.decoder, self.info, CONTEXT)
         if self._tight:
-            target.cache = self.decoder.new_cache(CONTEXT + SLACK, slack=8, rings=0)
-        return Conversation(target)
+            target.cache = self.decoder.new_cache(CONTEXT + MAX_DRAFT_ROWS, slack=8, rings=0)
+        return ChatCache(target)

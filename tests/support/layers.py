@@ -18,10 +18,10 @@ from outrider.core.formats.checkpoint import info, open_checkpoint
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block
 from outrider.core.model.blocks.mlp import Dense
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.kernels.linear import Linear
 from outrider.core.model.load import load_decoder
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 
 WIDTH, HEADS, KV, SIZE, INNER, EPS, THETA = 32, 4, 2, 8, 48, 1e-5, 10000.0  # of `toys.checkpoint`
 
@@ -70,7 +70,9 @@ def target(folder: Path, context: int = 200, quantize: int | None = None) -> Tar
     opened = open_checkpoint(folder)
     try:
         known: ModelInfo = info(opened)
-        decoder = load_decoder(opened, Form(torch.float32, torch.device("cpu"), quantize), context + SLACK)
+        decoder = load_decoder(
+            opened, WeightFormat(torch.float32, torch.device("cpu"), quantize), context + MAX_DRAFT_ROWS
+        )
     finally:
         opened.close()
     return TargetModel(decoder, known, context)

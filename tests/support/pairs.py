@@ -16,10 +16,10 @@ from outrider.core.base.protocol import Report
 from outrider.core.drafting import Context, Draft, Drafter, ModelInfo
 from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.drafting.state import DraftState
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 
 FOLDER = golden.FOLDER.parent / "golden_drafters"
 REASON = "the golden drafters are not beside this checkout"
@@ -35,7 +35,7 @@ class Pair:
         home = (self.folder / json.loads((self.folder / "pair.json").read_text())["target_path"]).resolve()
         self.notes: Mapping[str, Any] = json.loads((self.folder / "golden.json").read_text())
         self.tensors: Mapping[str, Tensor] = load_file(self.folder / "golden.safetensors")
-        self.decoder = golden.decoder(home, torch.float32, CONTEXT + SLACK)
+        self.decoder = golden.decoder(home, torch.float32, CONTEXT + MAX_DRAFT_ROWS)
         self.info = ModelInfo(home.name, "llama", 256, 64, len(self.decoder.weights.blocks), "bytes", path=str(home))
         self.prompts = [self.tensors[f"p{i}.prompt_ids"][0].tolist() for i in range(len(self.notes["prompts"]))]
         self.texts = [self.tensors[f"p{i}.greedy_ids"][0].tolist() for i in range(len(self.prompts))]
@@ -85,7 +85,7 @@ def ride(
     guarded: GuardedDrafter = toys.guard(watch, notes=notes)
     limit = more.pop("limit", len(pair.texts[prompt]))
     report = toys.answer(
-        Conversation(target or pair.target()), pair.prompts[prompt], guarded, tokens=nodes, limit=limit, **more
+        ChatCache(target or pair.target()), pair.prompts[prompt], guarded, tokens=nodes, limit=limit, **more
     )
     assert not notes, notes
     return report, watch

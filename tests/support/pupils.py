@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outrider.core.formats.checkpoint import info, open_checkpoint
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.load import load_decoder
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.train.answers import Kept
 from outrider.core.train.recipe import Batch
 from outrider.core.train.states import States
@@ -62,7 +62,7 @@ def from_disk(folder: Path) -> Teacher:
     """The toy target that lies in a folder."""
     checkpoint = open_checkpoint(folder)
     try:
-        decoder = load_decoder(checkpoint, Form(torch.float32, torch.device("cpu")), CONTEXT + SLACK)
+        decoder = load_decoder(checkpoint, WeightFormat(torch.float32, torch.device("cpu")), CONTEXT + MAX_DRAFT_ROWS)
         return Teacher(TargetModel(decoder, info(checkpoint), CONTEXT))
     finally:
         checkpoint.close()

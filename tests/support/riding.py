@@ -19,7 +19,7 @@ from toys import tree
 
 from outrider.core.policy.decisions import Candidate, Choice, Drafted, Judged, Outcome, UpcomingRound
 from outrider.core.policy.policy import ALONE, LADDER, Policy
-from outrider.core.policy.shadows import Scored
+from outrider.core.policy.unverified import Scored
 from outrider.core.session.pool import OPEN, WATCHED
 
 Noise = Callable[[random.Random], float]

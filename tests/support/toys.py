@@ -14,25 +14,25 @@ from torch import Tensor
 
 from outrider.core.base.errors import OutriderError
 from outrider.core.base.protocol import DrafterChoice, Report
-from outrider.core.drafting import Context, Draft, Drafter, ModelInfo, Needs, Shape, Stateless, Step
-from outrider.core.drafting.registry import Rider
+from outrider.core.drafting import Committed, Context, Draft, Drafter, ModelInfo, Needs, Shape, Stateless
+from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block, Weights
 from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.cache.layout import Where
+from outrider.core.model.cache.layout import PassLayout
 from outrider.core.model.cache.states import Cache
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
 from outrider.core.model.kernels.linear import Linear, Table
 from outrider.core.model.load import tables
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.draft_tree import DraftTree
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.answer import Answer, Order
+from outrider.core.session.answer import Answer, AnswerRequest
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.composite import Composite
-from outrider.core.session.conversation import Conversation
 from outrider.core.session.pool import PooledDrafter, Wanted
 
 GREEDY = Settings(temperature=0)
@@ -68,7 +68,7 @@ def decoder(seed: int = 0, vocab: int = 48, layers: int = 2, context: int = 256,
         gate_up = Linear(matrix(2 * channel.width, s.width))
         dense = Dense(gate_up, Linear(matrix(s.width, channel.width)), "silu")
         blocks.append(Block(attention, dense, index, before, None, after, None))
-    rows = context + SLACK
+    rows = context + MAX_DRAFT_ROWS
     head = Linear(matrix(vocab, s.width) * 3 * sharp)
     embedding = matrix(vocab, s.width) * 6
     final = Norm(s.width, torch.ones(s.width), s.eps)
@@ -90,7 +90,7 @@ class Counted:
         self.calls: list[tuple[int, int]] = []
         blocks = Decoder._blocks
 
-        def counting(self_: Decoder, ids: Tensor, cache: Cache, where: Where, layers: range, keep: Any) -> Tensor:
+        def counting(self_: Decoder, ids: Tensor, cache: Cache, where: PassLayout, layers: range, keep: Any) -> Tensor:
             self.calls.append((where.rows, len(layers)))
             return blocks(self_, ids, cache, where, layers, keep)
 
@@ -143,9 +143,9 @@ def guard(
 
 
 def answer(
-    talk: Conversation,
+    talk: ChatCache,
     ids: Sequence[int],
-    drafters: Rider | dict[str, Rider | None] | None = None,
+    drafters: ActiveDrafter | dict[str, ActiveDrafter | None] | None = None,
     *,
     settings: Settings = GREEDY,
     seed: int = 1,
@@ -169,10 +169,10 @@ def answer(
             if isinstance(part, PooledDrafter):
                 talk.drafters.put(Wanted(part.name, str(id(part))), part)
 
-    def choose(choice: DrafterChoice) -> Rider | None:
+    def choose(choice: DrafterChoice) -> ActiveDrafter | None:
         return table[choice.name]
 
-    order = Order(
+    order = AnswerRequest(
         request=1,
         model="toy",
         ids=list(ids),
@@ -273,7 +273,7 @@ class Listener(Stateless):
     def rewind(self, length: int) -> None:
         del self.heard[length:], self.states[length:]
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         assert step.start == len(self.heard), "a step that does not continue the conversation"
         rows = 0 if step.hidden is None else step.hidden.shape[0]
         assert rows <= step.tokens.shape[0]
@@ -300,7 +300,7 @@ class Broken(Stateless):
             if self.left <= 0:
                 raise RuntimeError("it broke")
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         self._maybe("advance")
 
     def propose(self, context: Context) -> Draft | None:
@@ -340,7 +340,7 @@ class Bigram:
     def reset(self) -> None:
         self.after = torch.arange(self.after.shape[0])
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         for token in step.tokens:
             self.after[self.newest] = token
             self.newest = token.clone()

@@ -2,7 +2,7 @@
 
 Source: lookahead decoding (Fu et al., arXiv 2402.02057). A draft is a tree with two parts: *candidates*, n-grams of the
 pool that begin with the root, and the *window*, one line of Jacobi guesses for the positions ahead. Where the target read
-the window it says what it would have put next (`Step.choices`); these are the window's next guesses and, with the tokens
+the window it says what it would have put next (`Committed.choices`); these are the window's next guesses and, with the tokens
 before them, new n-grams.
 
 What differs from the paper: its window is W lines of N - 1 levels under a mask of its own, a guess seeing older levels
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Step, Target
+from outrider.core.drafting import Committed, Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Target
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,9 +43,9 @@ class Lookahead:
             Fit.ANY, "drafts from what the model itself chose behind earlier guesses; needs no weights", gain=1.1
         )
 
-    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> LookaheadDrafter:
         """A drafter without weights."""
-        return Rider()
+        return LookaheadDrafter()
 
 
 class Pool:
@@ -111,7 +111,7 @@ class Tree:
         return found[::-1]
 
 
-class Rider:
+class LookaheadDrafter:
     """Follows one conversation with a pool and a window of guesses for the positions behind the root."""
 
     needs = Needs(choices=True)
@@ -127,7 +127,7 @@ class Rider:
         self._window: list[int] = []
         self._tree: Tree | None = None  # the last draft, until its outcome is known
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Learn from what the target chose, accepted or not, and from the text."""
         if self._tree is not None and step.start == len(self._tokens):
             self._learn(self._tree, step)
@@ -158,9 +158,9 @@ class Rider:
             return Draft(tokens)
         return Draft(tokens, _tensor(tree.parents))
 
-    def fork(self) -> Rider:
+    def fork(self) -> LookaheadDrafter:
         """A copy with the same conversation and pool."""
-        copy = Rider()
+        copy = LookaheadDrafter()
         copy._pool, copy._tokens, copy._window = self._pool.copy(), list(self._tokens), list(self._window)
         return copy
 
@@ -168,7 +168,7 @@ class Rider:
         """Free the pool."""
         self.reset()
 
-    def _learn(self, tree: Tree, step: Step) -> None:
+    def _learn(self, tree: Tree, step: Committed) -> None:
         """New n-grams from every choice, and the window's next guesses: one Jacobi step."""
         choices = [] if step.choices is None else step.choices.tolist()
         choices += [-1] * (1 + len(tree.tokens) - len(choices))  # -1: not known

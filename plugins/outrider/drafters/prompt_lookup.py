@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Step, Target
+from outrider.core.drafting import Committed, Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Target
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,7 +51,7 @@ class Lookup:
         self._index: dict[tuple[int, ...], int] = {}
         self._undo: list[list[tuple[tuple[int, ...], int | None]]] = []  # for each token, what its arrival replaced
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Index the n-grams that these tokens continue."""
         for token in step.tokens.tolist():
             self._add(token)

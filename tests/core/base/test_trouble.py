@@ -14,7 +14,7 @@ from outrider.core.base import protocol
 from outrider.core.base.protocol import DrafterChoice, Failed, Generate, ModelChoice
 from outrider.core.base.trouble import explain, memory_words, out_of_memory
 from outrider.core.service import Service
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 CUDA = torch.OutOfMemoryError(
@@ -136,9 +136,9 @@ class Greedy(toys.Anything):
 @pytest.mark.parametrize("place", ["propose", "advance"])
 @pytest.mark.parametrize("error", [CUDA, CPU], ids=["cuda", "cpu"])
 def test_a_drafter_without_memory_is_dropped_and_the_answer_goes_on(place: str, error: Exception) -> None:
-    want, notes = toys.answer(Conversation(toys.target()), PROMPT), list[str]()
+    want, notes = toys.answer(ChatCache(toys.target()), PROMPT), list[str]()
     rider = toys.guard(Greedy(place, error), notes=notes)
-    got = toys.answer(Conversation(toys.target()), PROMPT, rider)
+    got = toys.answer(ChatCache(toys.target()), PROMPT, rider)
     assert got.token_ids == want.token_ids and got.finish == "length" and rider.failed
     assert notes == [
         f"The drafter toy ran out of memory in {place}. It is switched off; the answer goes on without it."
@@ -146,8 +146,8 @@ def test_a_drafter_without_memory_is_dropped_and_the_answer_goes_on(place: str, 
 
 
 def test_a_target_without_memory_ends_the_answer_and_not_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    want = toys.answer(Conversation(toys.target()), PROMPT)
-    talk = Conversation(toys.target())
+    want = toys.answer(ChatCache(toys.target()), PROMPT)
+    talk = ChatCache(toys.target())
     whole, passes = talk.target.forward, []
 
     def forward(*args: Any, **options: Any) -> Any:

@@ -12,7 +12,7 @@ import toys
 
 from outrider.core import conformance
 from outrider.core.conformance import NAMES, Check, check, failures
-from outrider.core.drafting import Context, Draft, Drafter, Needs, Shape, Stateless, Step
+from outrider.core.drafting import Committed, Context, Draft, Drafter, Needs, Shape, Stateless
 from outrider.core.drafting.chain import ChainSampler
 from outrider.core.model.model import TargetModel
 
@@ -53,7 +53,7 @@ class Oracle(Stateless):
     def reset(self) -> None:
         self.heard = []
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         assert step.start == len(self.heard)
         self.heard += step.tokens.tolist()
 
@@ -241,7 +241,7 @@ class KeepsDrafts(Oracle):
         self.drafted: list[int] = []
         self.stale: list[int] = []
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         super().advance(step)
         self.stale = self.drafted[step.path.shape[0] :] if step.path.numel() else []
 
@@ -258,7 +258,7 @@ class NeverCuts(Oracle):
     def rewind(self, length: int) -> None:
         """Not today."""
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         self.heard += step.tokens.tolist()
 
 
@@ -267,7 +267,7 @@ class NeedsStates(Oracle):
 
     needs = Needs(hidden=(1,))
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         assert step.hidden is not None or step.start == 0
         super().advance(step)
 
@@ -279,7 +279,7 @@ class ShortBuffer(Oracle):
         super().__init__(target)
         self.buffer = torch.zeros(target.context - 6)
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         super().advance(step)
         self.buffer[len(self.heard) - 1] = 1.0
 

@@ -17,7 +17,7 @@ from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs,
 from outrider.core.drafting.read_only import Tokens, read_only
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 
 INFO = ModelInfo("toy", "llama", 48, 32, 2, "toy-48")
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
@@ -129,10 +129,10 @@ def test_ours_are_found_through_their_entry_points() -> None:
 @pytest.mark.parametrize("verb", ["advance", "propose"])
 @pytest.mark.parametrize("after", [1, 4])
 def test_a_failing_drafter_costs_a_round_and_the_answer_goes_on(verb: str, after: int) -> None:
-    want = toys.answer(Conversation(toys.target()), PROMPT)
+    want = toys.answer(ChatCache(toys.target()), PROMPT)
     notes: list[str] = []
     guarded = toys.guard(toys.Broken(verb, after), notes=notes, name="wobbly")
-    got = toys.answer(Conversation(toys.target()), PROMPT, guarded)
+    got = toys.answer(ChatCache(toys.target()), PROMPT, guarded)
     assert got.token_ids == want.token_ids
     assert guarded.failed
     assert len(notes) == 1
@@ -172,10 +172,10 @@ BAD = {
 
 @pytest.mark.parametrize("words", list(BAD))
 def test_bad_drafts_are_told_and_never_reach_the_text(words: str) -> None:
-    want = toys.answer(Conversation(toys.target()), PROMPT)
+    want = toys.answer(ChatCache(toys.target()), PROMPT)
     notes: list[str] = []
     guarded = toys.guard(Proposes(BAD[words]), notes=notes)
-    got = toys.answer(Conversation(toys.target()), PROMPT, guarded)
+    got = toys.answer(ChatCache(toys.target()), PROMPT, guarded)
     assert got.token_ids == want.token_ids
     assert words.split(",")[0] in notes[0]
     assert guarded.failed
@@ -208,7 +208,7 @@ def test_confidence_reaches_the_round_that_verified_the_draft() -> None:
 
 def test_an_empty_draft_is_a_plain_pass() -> None:
     guarded = toys.guard(Proposes(Draft(torch.empty(0, dtype=torch.int64))))
-    report = toys.answer(Conversation(toys.target()), PROMPT, guarded)
+    report = toys.answer(ChatCache(toys.target()), PROMPT, guarded)
     assert set(report.kinds) == {"P"}
     assert not guarded.failed
 
@@ -243,7 +243,7 @@ def test_peeking_at_the_target_noise_gains_nothing_under_rejection() -> None:
     for seed in range(n):
         peeking = toys.guard(Peeks(), trusted=False)
         report = toys.answer(
-            Conversation(model), [1, 2], peeking, settings=settings, seed=seed, limit=4, rule="rejection", tokens=1
+            ChatCache(model), [1, 2], peeking, settings=settings, seed=seed, limit=4, rule="rejection", tokens=1
         )
         text = tuple(report.token_ids[:3])
         counts[text] = counts.get(text, 0) + 1
@@ -270,11 +270,11 @@ def test_probs_change_the_law_only_if_trusted() -> None:
     told = torch.tensor([0.01, 0.01, 0.01, 0.97], dtype=torch.float64)
     model = toys.target(vocab=vocab, sharp=0.3)
     for seed in range(n):
-        truth[toys.answer(Conversation(model), [1, 2], settings=settings, seed=seed, limit=2).token_ids[1]] += 1
+        truth[toys.answer(ChatCache(model), [1, 2], settings=settings, seed=seed, limit=2).token_ids[1]] += 1
         for trusted in (True, False):
             liar = toys.guard(toys.OneLaw(drawn, tells=told), trusted=trusted)
             report = toys.answer(
-                Conversation(model), [1, 2], liar, settings=settings, seed=seed, limit=3, rule="rejection", tokens=1
+                ChatCache(model), [1, 2], liar, settings=settings, seed=seed, limit=3, rule="rejection", tokens=1
             )
             counts[trusted][report.token_ids[1]] += 1
 
@@ -333,8 +333,8 @@ def test_whatever_a_drafter_raises_stays_inside(verb: str, error: BaseException)
     setattr(drafter, verb, raises(error))
     guarded = registry.GuardedDrafter("wild", drafter, True, notes.append)
     guarded.reset()
-    report = toys.answer(Conversation(toys.target()), PROMPT, guarded, limit=6)
-    assert report.token_ids == toys.answer(Conversation(toys.target()), PROMPT, limit=6).token_ids
+    report = toys.answer(ChatCache(toys.target()), PROMPT, guarded, limit=6)
+    assert report.token_ids == toys.answer(ChatCache(toys.target()), PROMPT, limit=6).token_ids
     guarded.rewind(2)
     guarded.fork(notes.append)
     guarded.close()
@@ -352,7 +352,7 @@ def test_where_ctrl_c_can_come_it_is_the_users(verb: str) -> None:
     setattr(drafter, verb, raises(KeyboardInterrupt()))
     guarded = toys.guard(drafter)
     with pytest.raises(KeyboardInterrupt):
-        toys.answer(Conversation(toys.target()), PROMPT, guarded, limit=6)
+        toys.answer(ChatCache(toys.target()), PROMPT, guarded, limit=6)
         guarded.close()
 
 
@@ -393,7 +393,7 @@ WRITES: dict[str, Callable[[Any, Any], object]] = {
 
 @pytest.mark.parametrize("way", list(WRITES))
 def test_what_a_drafter_from_outside_may_only_read_it_cannot_write(way: str) -> None:
-    want, talk, notes = toys.answer(Conversation(toys.target()), PROMPT), Conversation(toys.target()), list[str]()
+    want, talk, notes = toys.answer(ChatCache(toys.target()), PROMPT), ChatCache(toys.target()), list[str]()
     drafter = Writes(read_only(talk.target), WRITES[way])
     got = toys.answer(talk, PROMPT, toys.guard(drafter, trusted=False, notes=notes))
     assert got.token_ids == want.token_ids
@@ -449,7 +449,7 @@ def test_a_slow_plugin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     drafter.propose = lambda context: None if told.wait(5) else Draft(torch.tensor([1]))  # type: ignore[method-assign]
     guarded = registry.GuardedDrafter("sluggish", drafter, False, note)
     guarded.reset()
-    toys.answer(Conversation(toys.target()), PROMPT, guarded, limit=4)
+    toys.answer(ChatCache(toys.target()), PROMPT, guarded, limit=4)
     assert len(notes) == 1 and "sluggish is slow: propose takes long" in notes[0]
     assert not guarded.failed
 

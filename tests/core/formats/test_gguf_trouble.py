@@ -17,7 +17,7 @@ from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.formats.gguf.reader import GGUFFile
 from outrider.core.library import plan
 from outrider.core.model.families import read_spec
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.load import load_decoder
 
 REAL = Path(__file__).resolve().parents[2] / "data" / "gguf"
@@ -164,7 +164,7 @@ def test_a_tensor_that_nobody_reads(
     copy.tensors[tensor] = shape, "F32", struct.pack("<f", 1.0) * shape[0]
     checkpoint = open_checkpoint(copy.write(tmp_path))
     with pytest.raises(ModelError, match=re.escape(published)) as caught:
-        load_decoder(checkpoint, Form(torch.float32, torch.device("cpu")), 32)
+        load_decoder(checkpoint, WeightFormat(torch.float32, torch.device("cpu")), 32)
     assert "does not use" in caught.value.message
 
 

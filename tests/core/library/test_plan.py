@@ -17,10 +17,10 @@ from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.library import memory, plan
 from outrider.core.library.catalogue import Entry, Source, entries
 from outrider.core.library.plan import Settings, Subject
-from outrider.core.model.cache.states import Room, new_rows
-from outrider.core.model.kernels.forms import Form, packs
+from outrider.core.model.cache.states import CacheConfig, new_rows
+from outrider.core.model.kernels.forms import WeightFormat, packs
 from outrider.core.model.load import DTYPES, load_decoder
-from outrider.core.model.model import SLACK
+from outrider.core.model.model import MAX_DRAFT_ROWS
 from outrider.core.session import loading
 
 CPU = torch.device("cpu")
@@ -40,8 +40,8 @@ CHECKED = (
 def real(path: Path, dtype: torch.dtype, context: int) -> tuple[int, int, int]:
     """Bytes of the weights, expanded, bytes of the states and parameters of a model in memory."""
     with closing(open_checkpoint(path)) as checkpoint:
-        decoder = load_decoder(checkpoint, Form(dtype, CPU, None, "none"), context + SLACK)
-    return decoder.weights.nbytes, decoder.new_cache(context + SLACK).nbytes, decoder.weights.parameters
+        decoder = load_decoder(checkpoint, WeightFormat(dtype, CPU, None, "none"), context + MAX_DRAFT_ROWS)
+    return decoder.weights.nbytes, decoder.new_cache(context + MAX_DRAFT_ROWS).nbytes, decoder.weights.parameters
 
 
 def planned(path: Path, dtype: str, context: int) -> tuple[int, int, int]:
@@ -90,7 +90,7 @@ def test_a_tiny_model_with_a_tied_head(tiny) -> None:
     ("quantize", "keep"), [("auto", "fast"), ("auto", "all"), ("none", "none"), ("int8", "fast"), ("int4", "fast")]
 )
 def test_quantised_forms_of_a_real_model(starter: Path, quantize: str, keep: plan.Keep, dtype: str) -> None:
-    form = Form(DTYPES[dtype], CPU, {"int8": 8, "int4": 4}.get(quantize), keep)
+    form = WeightFormat(DTYPES[dtype], CPU, {"int8": 8, "int4": 4}.get(quantize), keep)
     with closing(open_checkpoint(starter)) as checkpoint:
         weights = plan.of_checkpoint(checkpoint).weights(Settings("cpu", dtype, 64, quantize, keep))
         assert weights == pytest.approx(load_decoder(checkpoint, form, 64).weights.nbytes, rel=1e-3)
@@ -99,7 +99,7 @@ def test_quantised_forms_of_a_real_model(starter: Path, quantize: str, keep: pla
 @pytest.mark.parametrize("window", [0, 1, 16, 200, 1024])
 @pytest.mark.parametrize("context", [16, 100, 700, 5000])
 def test_rows_are_those_that_states_keep(window: int, context: int) -> None:
-    state = new_rows(Room(context + SLACK, torch.float32, CPU), (1, 1), window=window)
+    state = new_rows(CacheConfig(context + MAX_DRAFT_ROWS, torch.float32, CPU), (1, 1), window=window)
     assert plan.rows_kept(window, context) == state.parts[0].shape[0]
 
 

@@ -18,8 +18,8 @@ from outrider.core.base.protocol import BenchPrompt, DrafterChoice, ModelChoice,
 from outrider.core.decode import rounds
 from outrider.core.drafting import Context, Draft, Drafter, Fit, Match, ModelInfo, Shape, Stateless, registry
 from outrider.core.measure import verify
-from outrider.core.model.cache.states import Rows
-from outrider.core.session.conversation import Conversation
+from outrider.core.model.cache.states import KVCache
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
 
 PROMPTS = [BenchPrompt("one", "a", ["abc"]), BenchPrompt("two", "a", ["hello", "and more"])]
@@ -263,16 +263,16 @@ def test_a_cache_that_is_not_what_a_prefill_leaves_is_found_out(
     engine: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is reused is spoilt; the answers that reuse nothing are right."""
-    whole = Conversation.reuse
+    whole = ChatCache.reuse
 
-    def spoiling(self: Conversation, ids: Any) -> int:
+    def spoiling(self: ChatCache, ids: Any) -> int:
         shared = whole(self, ids)
         for state in self.target.cache.states:
-            if isinstance(state, Rows):
+            if isinstance(state, KVCache):
                 state.parts[0][:shared] *= -3
         return shared
 
-    monkeypatch.setattr(Conversation, "reuse", spoiling)
+    monkeypatch.setattr(ChatCache, "reuse", spoiling)
     data = checked(engine, folder, "same")
     assert not data["same"] and not data["partings"]
     assert {one["flow"] for one in data["chat"]["partings"]} <= {"turn", "regenerate", "edit"}

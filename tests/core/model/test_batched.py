@@ -16,15 +16,15 @@ from golden import NAMES, RECURRENT, SLIDING, Golden
 
 from outrider.core.base.protocol import DrafterChoice, Event, Generate, ModelChoice, Notice, Sampling
 from outrider.core.formats.checkpoint import open_checkpoint
-from outrider.core.model.batched import Batched, Share, state_bytes
+from outrider.core.model.batched import Batched, SequencePass, state_bytes
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.cache import layout
-from outrider.core.model.cache.states import SLACK, Cache, Recurrent, Rows
+from outrider.core.model.cache.states import MAX_DRAFT_ROWS, Cache, KVCache, Recurrent
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.kernels import native
-from outrider.core.model.kernels.forms import Form
-from outrider.core.model.kernels.linear import FEW
+from outrider.core.model.kernels.forms import WeightFormat
+from outrider.core.model.kernels.linear import MAX_DECODE_ROWS
 from outrider.core.model.kernels.packed_linear import Packed
 from outrider.core.model.load import load_decoder
 from outrider.core.session.engine import Engine
@@ -60,7 +60,7 @@ def rounds(
             ids = [luck.randrange(decoder.spec.vocab) for _ in range(luck.randint(1, most))]
             bushy = number % 2 and cache.trees and len(ids) > 2
             parents = [luck.randint(-1, node - 1) for node in range(len(ids) - 1)] if bushy else None
-            shares.append(Share(ids, cache, parents, (0, 2) if number else ()))
+            shares.append(SequencePass(ids, cache, parents, (0, 2) if number else ()))
         for share, other, got in zip(shares, alone, batched.together(shares), strict=True):
             device = torch.device("cpu")
             tree = None if share.parents is None else layout.tree_of(share.parents, other.length, device)
@@ -86,7 +86,7 @@ def test_a_pass_gives_each_what_it_gets_alone(told: Golden) -> None:
     for cache, other in zip(apart, alone, strict=True):
         assert cache.length == other.length > 0
         for mine, theirs in zip(cache.states, other.states, strict=True):
-            if isinstance(mine, Rows) and isinstance(theirs, Rows) and mine.cut:
+            if isinstance(mine, KVCache) and isinstance(theirs, KVCache) and mine.cut:
                 for part, same in zip(mine.parts, theirs.parts, strict=True):
                     torch.testing.assert_close(part[: cache.length], same[: cache.length], atol=1e-3, rtol=1e-3)
             elif isinstance(mine, Recurrent) and isinstance(theirs, Recurrent):
@@ -116,7 +116,9 @@ def test_answers_made_together_are_the_reference(told: Golden, monkeypatch: pyte
 def loaded(name: str, quantize: int) -> Decoder:
     checkpoint = open_checkpoint(golden.FOLDER / name)
     try:
-        return load_decoder(checkpoint, Form(torch.float32, golden.CPU, quantize), BACK_TO_BACK + SLACK)
+        return load_decoder(
+            checkpoint, WeightFormat(torch.float32, golden.CPU, quantize), BACK_TO_BACK + MAX_DRAFT_ROWS
+        )
     finally:
         checkpoint.close()
 
@@ -134,7 +136,7 @@ def test_codes_give_the_same_bits_whoever_shares_the_pass() -> None:
     for got, want in rounds(decoder, apart, alone, random.Random(2), 5, stop=8):
         assert torch.equal(got.logits, want.logits)
         rows.append(got.logits.shape[0])
-    assert sum(rows[: len(apart)]) > FEW
+    assert sum(rows[: len(apart)]) > MAX_DECODE_ROWS
 
 
 @golden_only
@@ -142,7 +144,7 @@ def test_one_call_attends_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the fused steps no conversation is gone through by itself, and rings and full layers lie side by side."""
     if isinstance(native.find(), str):
         pytest.skip(str(native.find()))
-    decoder = golden.decoder(golden.FOLDER / "gemma3", torch.float32, BACK_TO_BACK + SLACK)
+    decoder = golden.decoder(golden.FOLDER / "gemma3", torch.float32, BACK_TO_BACK + MAX_DRAFT_ROWS)
     monkeypatch.setattr(layout, "SPAN", 8)
     crowded = [decoder.new_cache(capacity, slack=8, rings=2) for capacity in (48, 128, 44, 128)]
     alone = [decoder.new_cache(128, slack=8, rings=99) for _ in crowded]
@@ -150,7 +152,9 @@ def test_one_call_attends_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(kinds_of_state) == 2
     batched = Batched(decoder)
     for step in range(20):  # beyond the rings' rows
-        shares = [Share([7 + step, 9, 11][: 1 + (number + step) % 3], cache) for number, cache in enumerate(crowded)]
+        shares = [
+            SequencePass([7 + step, 9, 11][: 1 + (number + step) % 3], cache) for number, cache in enumerate(crowded)
+        ]
         with pytest.MonkeyPatch.context() as patch:
             patch.delattr(Attention, "along")
             passes = batched.together(shares)
@@ -164,15 +168,15 @@ def test_one_call_attends_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @golden_only
 @pytest.mark.parametrize("name", [case.values[0] for case in PARAMS if case.values[0] in QUICK])
 def test_states_are_counted_before_they_are_made(name: str) -> None:
-    decoder = golden.decoder(golden.FOLDER / name, torch.float32, BACK_TO_BACK + SLACK)
-    assert state_bytes(decoder, BACK_TO_BACK) == decoder.new_cache(BACK_TO_BACK + SLACK).nbytes > 0
+    decoder = golden.decoder(golden.FOLDER / name, torch.float32, BACK_TO_BACK + MAX_DRAFT_ROWS)
+    assert state_bytes(decoder, BACK_TO_BACK) == decoder.new_cache(BACK_TO_BACK + MAX_DRAFT_ROWS).nbytes > 0
 
 
 def test_a_full_cache_is_told() -> None:
     decoder = toys.decoder()
     cache = decoder.new_cache(3)
     with pytest.raises(ValueError, match="4 tokens at 0"):
-        Batched(decoder).together([Share([1, 2, 3, 4], cache)])
+        Batched(decoder).together([SequencePass([1, 2, 3, 4], cache)])
 
 
 METHODS = [(kind, method) for kind in kinds.KINDS for method in kinds.METHODS if (method, kind) not in kinds.REFUSED]

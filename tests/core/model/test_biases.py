@@ -19,7 +19,7 @@ from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.model import outline
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.kernels import ops
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.load import load_decoder
 
 FILE = Path(__file__).resolve().parents[2] / "data" / "biases" / "biases.safetensors"
@@ -92,7 +92,7 @@ def test_whole_blocks_in_c_add_them(tmp_path: Path) -> None:
     checkpoint, found = open_checkpoint(tmp_path), []
     for fused in (True, False):
         with contextlib.nullcontext() if fused else ops.only("cpu", None):
-            model = load_decoder(checkpoint, Form(torch.float32, golden.CPU, 8), 32)
+            model = load_decoder(checkpoint, WeightFormat(torch.float32, golden.CPU, 8), 32)
             found.append(pieces(model, 1))
             if fused and not model._stacks(model._scale):
                 pytest.skip("this machine runs no blocks in C")

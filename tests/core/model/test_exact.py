@@ -19,14 +19,14 @@ from outrider.core.formats.checkpoint import describe
 from outrider.core.model import exact
 from outrider.core.model.blocks.mlp import Experts
 from outrider.core.model.cache import states
-from outrider.core.model.cache.layout import Where, span
+from outrider.core.model.cache.layout import PassLayout, span
 from outrider.core.model.capture import Capture
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.kernels import ops
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.sampling.sample import Sampler
-from outrider.core.session import answer, conversation
-from outrider.core.session.conversation import Conversation
+from outrider.core.session import answer
+from outrider.core.session.chat_cache import ChatCache
 
 KINDS = {
     "full": "qwen3",
@@ -49,7 +49,7 @@ Rows = dict[int, Tensor]  # logits [V] by the position that they decide
 
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (answer, conversation):
+    for module in (answer, chat_cache):
         monkeypatch.setattr(module, "CHUNK", CHUNK)
 
 
@@ -65,13 +65,13 @@ def target_of(kind: str, dtype: torch.dtype, room: int, tokens: int | None = 7, 
     """A golden target in exact mode, with so much room behind its prompt."""
     context = len(prompt_of(kind)) + room
     folder = golden.FOLDER / KINDS[kind]
-    decoder = golden.decoder(folder, dtype, context + SLACK)
+    decoder = golden.decoder(folder, dtype, context + MAX_DRAFT_ROWS)
     return TargetModel(decoder, describe(folder), context, capture, exact=tokens)
 
 
 def tight(target: TargetModel) -> TargetModel:
     """With rings on sliding layers and little slack."""
-    target.cache = target.decoder.new_cache(target.context + SLACK, slack=8, rings=0)
+    target.cache = target.decoder.new_cache(target.context + MAX_DRAFT_ROWS, slack=8, rings=0)
     return target
 
 
@@ -90,7 +90,7 @@ def drafters(truth: list[int], start: int, vocab: int) -> dict[str, Callable[[],
     }
 
 
-def answered(talk: Conversation, ids: list[int], drafter: Drafter | None, **more: Any) -> tuple[list[int], Rows]:
+def answered(talk: ChatCache, ids: list[int], drafter: Drafter | None, **more: Any) -> tuple[list[int], Rows]:
     """The text of an answer, and the rows behind it."""
     rows: Rows = {}
 
@@ -123,10 +123,10 @@ def test_bits_of_every_kind(kind: str, dtype: torch.dtype, torch_only: bool) -> 
     """To the end of the context, each answer behind what is left of the one before."""
     with without_c(torch_only):
         target, prompt = target_of(kind, dtype, TOKENS), prompt_of(kind)
-        plain = answered(Conversation(target), prompt, None, limit=None)
+        plain = answered(ChatCache(target), prompt, None, limit=None)
         assert len(plain[0]) == TOKENS
         target.rewind(0)
-        talk = Conversation(target)
+        talk = ChatCache(target)
         for length, (name, make) in enumerate(drafters(plain[0], len(prompt), target.vocab).items(), 3):
             assert_same(answered(talk, prompt, make(), limit=None, tokens=length), plain, name)
 
@@ -138,7 +138,7 @@ def test_rings_and_states_behind_a_rewind(kind: str) -> None:
     with without_c(True):
         prompt = prompt_of(kind) * 3
         target = tight(target_of(kind, torch.float32, 4 * len(prompt) + TOKENS))
-        talk = Conversation(target)
+        talk = ChatCache(target)
         first = answered(talk, prompt, None, limit=TOKENS)
         assert talk.whole == len(prompt) // CHUNK * CHUNK
         turn = [*prompt, *first[0], *prompt[:9]]
@@ -159,16 +159,16 @@ def test_chunks_begin_at_fixed_places_whatever_the_next_turn_shares() -> None:
     with without_c(True):
         prompt = prompt_of("delta") * 2
         target = target_of("delta", torch.float32, len(prompt) + TOKENS)
-        first = answered(Conversation(target), prompt, None, limit=6)
+        first = answered(ChatCache(target), prompt, None, limit=6)
         for stable in (3, len(prompt) - 5):
             target.rewind(0)
-            assert_same(answered(Conversation(target), prompt, None, limit=6, stable=stable), first, f"{stable} stable")
+            assert_same(answered(ChatCache(target), prompt, None, limit=6, stable=stable), first, f"{stable} stable")
 
 
 def test_reuse_keeps_whole_chunks_alone() -> None:
     toy = toys.target()
     target = TargetModel(toy.decoder, toy.info, toy.context, exact=7)
-    talk = Conversation(target)
+    talk = ChatCache(target)
     prompt = list(range(2, 2 + 2 * CHUNK + 5))
     toys.answer(talk, prompt, limit=20)
     assert talk.whole == 2 * CHUNK
@@ -182,11 +182,11 @@ def test_eos_within_a_draft() -> None:
     toy = toys.target()
     target = TargetModel(toy.decoder, toy.info, toy.context, exact=7)
     prompt = [5, 9, 13, 9, 5, 9, 13]
-    plain = answered(Conversation(target), prompt, None, limit=30)
+    plain = answered(ChatCache(target), prompt, None, limit=30)
     end = plain[0][8]
     cut = plain[0].index(end)
     target.rewind(0)
-    talk = Conversation(target)
+    talk = ChatCache(target)
     ended = answered(talk, prompt, toys.Knows(len(prompt), plain[0]), eos=[end], tokens=7)
     assert ended[0] == plain[0][:cut]
     for at in range(len(prompt), len(prompt) + cut):
@@ -194,7 +194,7 @@ def test_eos_within_a_draft() -> None:
     turn = [*prompt, *ended[0], 3]
     second = answered(talk, turn, None, limit=9)
     target.rewind(0)
-    assert_same(answered(Conversation(target), turn, toys.Anything(), limit=9), second, "the turn behind")
+    assert_same(answered(ChatCache(target), turn, toys.Anything(), limit=9), second, "the turn behind")
 
 
 @needs_golden
@@ -205,13 +205,13 @@ def test_the_lane_has_one_width(kind: str) -> None:
     """Passes of a device, recorded once: all have one shape, whoever drafts."""
     target, prompt = target_of(kind, torch.float32, 60, capture=Replay()), prompt_of(kind)
     assert target.width == 8
-    plain = answered(Conversation(target), prompt, None, limit=12)
+    plain = answered(ChatCache(target), prompt, None, limit=12)
     many = drafters(plain[0], len(prompt), target.vocab) | {"device": lambda: toys.Bigram(target.vocab, device=True)}
     for name, make in ((name, many[name]) for name in ("right for two", "tree", "device")):
         target.rewind(0)
-        assert_same(answered(Conversation(target), prompt, make(), tokens=5, limit=12), plain, name)
+        assert_same(answered(ChatCache(target), prompt, make(), tokens=5, limit=12), plain, name)
     assert target.lane is not None
-    assert {key[2:4] for key in target.lane._passes} == {(8, span(target.context + SLACK))}
+    assert {key[2:4] for key in target.lane._passes} == {(8, span(target.context + MAX_DRAFT_ROWS))}
 
 
 @needs_golden
@@ -220,8 +220,8 @@ def test_the_bits_differ_without_exact_mode(kind: str) -> None:
     """Which shows that the tests above see what they look for."""
     with without_c(True):
         target, prompt = target_of(kind, torch.float32, TOKENS, None), prompt_of(kind)
-        plain = answered(Conversation(target), prompt, None, limit=None)
-        drafted = answered(Conversation(target), prompt, toys.Knows(len(prompt), plain[0]), limit=None)
+        plain = answered(ChatCache(target), prompt, None, limit=None)
+        drafted = answered(ChatCache(target), prompt, toys.Knows(len(prompt), plain[0]), limit=None)
         if not differs(drafted, plain):
             pytest.skip("the products of this machine do not hang on the number of rows")
 
@@ -229,14 +229,14 @@ def test_the_bits_differ_without_exact_mode(kind: str) -> None:
 def test_a_fixed_pass_reads_the_whole_buffer_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = toys.target(context=150)
     shapes: set[tuple[int, int]] = set()
-    take = states.Rows.take
+    take = states.KVCache.take
 
-    def spying(self: states.Rows, where: Where, *new: Tensor) -> list[Tensor]:
+    def spying(self: states.KVCache, where: PassLayout, *new: Tensor) -> list[Tensor]:
         seen = take(self, where, *new)
         shapes.add((new[0].shape[0], seen[0].shape[0]))
         return seen
 
-    monkeypatch.setattr(states.Rows, "take", spying)
+    monkeypatch.setattr(states.KVCache, "take", spying)
     with without_c(True):
         target = TargetModel(toy.decoder, toy.info, toy.context, exact=3)
         for at in (0, 1, 60, 149):
@@ -288,15 +288,15 @@ def test_no_padding_where_rows_stand_apart() -> None:
         pytest.skip(golden.REASON)
     for name in ("deepseek_v3", "qwen3_5", "qwen3_moe", "gemma4_e"):
         folder = golden.FOLDER / name
-        assert not exact.apart(golden.decoder(folder, torch.bfloat16, 64 + SLACK)), name
+        assert not exact.apart(golden.decoder(folder, torch.bfloat16, 64 + MAX_DRAFT_ROWS)), name
 
 
 def test_drafts_fit_into_the_width() -> None:
     toy = toys.target()
     target = TargetModel(toy.decoder, toy.info, toy.context, exact=7)
     assert target.most == 8 and not target.trees
-    truth = toys.answer(Conversation(toys.target()), [5, 9, 13], limit=30).token_ids
-    report = toys.answer(Conversation(target), [5, 9, 13], toys.guard(toys.Knows(3, truth)), limit=30, tokens=20)
+    truth = toys.answer(ChatCache(toys.target()), [5, 9, 13], limit=30).token_ids
+    report = toys.answer(ChatCache(target), [5, 9, 13], toys.guard(toys.Knows(3, truth)), limit=30, tokens=20)
     assert report.token_ids == truth and report.accepted == 29 - report.passes
     assert report.proposed <= 7 * report.passes
     with pytest.raises(ValueError, match="9 rows where a pass has 8"):

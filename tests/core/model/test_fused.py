@@ -16,15 +16,15 @@ pytest.importorskip("triton", reason="Triton is made for Linux only")
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model.blocks import mlp
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.cache.layout import Place, Sight
+from outrider.core.model.cache.layout import KVSlots, TreeMask
 from outrider.core.model.capture import Capture
 from outrider.core.model.families.spec import Activation, AttentionSpec
 from outrider.core.model.kernels import flash, fused, ops
 from outrider.core.model.kernels.fused import Triton, failing, find
 from outrider.core.model.kernels.interface import Heads
 from outrider.core.model.kernels.walk import Steps, settle, walk
-from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.session.conversation import Conversation
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
+from outrider.core.session.chat_cache import ChatCache
 
 BACKEND = Triton()
 CPU = torch.device("cpu")
@@ -92,8 +92,11 @@ class Case:
     def run(self, dtype: torch.dtype = torch.float32, kv: Tensor | None = None) -> Tensor:
         slots = self.at % self.ring if self.ring else self.at
         turns = (None, None) if self.cos is None or self.sin is None else (self.cos.to(dtype), self.sin.to(dtype))
-        place = Place(
-            slots, self.ring, *turns, Sight(torch.tensor([self.base]), self.loose[-self.rows :], self.loose, self.seen)
+        place = KVSlots(
+            slots,
+            self.ring,
+            *turns,
+            TreeMask(torch.tensor([self.base]), self.loose[-self.rows :], self.loose, self.seen),
         )
         heads = self.layer(dtype)
         assert BACKEND.attends(heads, dtype)
@@ -212,8 +215,8 @@ def test_values_are_written_as_they_are_in_bfloat16() -> None:
     mixed, kv = case.mixed.bfloat16(), case.held(torch.bfloat16)
     q = torch.empty(case.rows * case.heads, case.head, dtype=torch.bfloat16)
     assert case.cos is not None and case.sin is not None
-    sight = Sight(torch.tensor([case.base]), case.at, case.at, case.seen)
-    place = Place(case.at, 0, case.cos.bfloat16(), case.sin.bfloat16(), sight)
+    sight = TreeMask(torch.tensor([case.base]), case.at, case.at, case.seen)
+    place = KVSlots(case.at, 0, case.cos.bfloat16(), case.sin.bfloat16(), sight)
     flash._prepared(mixed, kv, q, case.layer(torch.bfloat16), place)
     assert torch.equal(kv[case.at, case.kv_heads :], mixed[:, case.heads + case.kv_heads :])
     case.want()
@@ -376,13 +379,13 @@ def test_a_whole_model_says_the_same(name: str) -> None:
 def test_states_of_a_whole_model_roll_back(name: str) -> None:
     """A draft of which two tokens hold, on the host's way and on the device's."""
     folder = golden.FOLDER / name
-    model = golden.decoder(folder, torch.float32, 64 + SLACK)
+    model = golden.decoder(folder, torch.float32, 64 + MAX_DRAFT_ROWS)
     prompt = golden.tensors(name)["greedy.prompt_ids"][0, :20].tolist()
     with ops.only("cpu", None):
-        want = toys.answer(Conversation(TargetModel(model, describe(folder), 64)), prompt, limit=9).token_ids
+        want = toys.answer(ChatCache(TargetModel(model, describe(folder), 64)), prompt, limit=9).token_ids
     with ops.only("cpu", BACKEND):
         for capture in (None, Capture()):
             drafter = toys.guard(toys.Knows(len(prompt), want, right=2, vocab=model.spec.vocab))
-            talk = Conversation(TargetModel(model, describe(folder), 64, capture))
+            talk = ChatCache(TargetModel(model, describe(folder), 64, capture))
             got = toys.answer(talk, prompt, drafter, limit=9)
             assert got.token_ids == want and got.passes == 3

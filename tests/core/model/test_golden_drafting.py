@@ -10,7 +10,7 @@ import toys
 from golden import NAMES, RECURRENT, SLIDING, Golden
 
 from outrider.core.model.cache import layout, states
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 
 pytestmark = pytest.mark.skipif(not NAMES, reason=golden.REASON)
 
@@ -40,7 +40,7 @@ def told(request: pytest.FixtureRequest) -> Iterator[Golden]:
         yield Golden(name, tight=bool(tight))
 
 
-def answer(told: Golden, talk: Conversation, prompt: list[int], right: int | None, tokens: int = 5) -> list[int]:
+def answer(told: Golden, talk: ChatCache, prompt: list[int], right: int | None, tokens: int = 5) -> list[int]:
     drafter = None
     if right is not None:
         known = told.text if prompt == told.prompt else []

@@ -11,7 +11,7 @@ from outrider.core.formats.quantized import Grouped, pack_nibbles
 
 pytest.importorskip("triton", reason="Triton is made for Linux only")
 
-from outrider.core.model.kernels.linear import FEW
+from outrider.core.model.kernels.linear import MAX_DECODE_ROWS
 from outrider.core.model.kernels.matmul import ROWS, grouped_linear
 
 KINDS = {
@@ -79,7 +79,7 @@ def test_taller_tiles_give_the_same(kind: str, rows: int) -> None:
     """Those of half precision: whole numbers and few of them, so that no sum is rounded whatever adds it up."""
     weight = weight_of(*KINDS[kind])
     weight = replace(weight, scale=torch.ones_like(weight.scale), low=None)
-    x = torch.randint(-4, 5, (FEW, 192), generator=torch.Generator().manual_seed(3)).half()
+    x = torch.randint(-4, 5, (MAX_DECODE_ROWS, 192), generator=torch.Generator().manual_seed(3)).half()
     whole = grouped_linear(x, weight)
     assert torch.equal(whole.double(), (x.double() @ weight.expand(torch.float64).T).half().double())
     assert torch.equal(grouped_linear(x[:rows], weight), whole[:rows])

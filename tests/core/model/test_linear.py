@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from outrider.core.formats.quantized import Grouped, pack_nibbles, quantise
 from outrider.core.model.kernels import linear as forms
 from outrider.core.model.kernels import packed_linear
-from outrider.core.model.kernels.forms import Form, linear, packs
+from outrider.core.model.kernels.forms import WeightFormat, linear, packs
 from outrider.core.model.kernels.linear import Expanding, Int4, Int8, Linear, Prepacked, Stacked, Table
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def test_four_bits_on_a_cpu(rows: int, biased: bool, group: int) -> None:
 def test_four_bits_where_the_layout_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "int4_block", lambda: 0)
     weight = four_bits()
-    assert not Form(BF16, CPU).keeps(weight.layout)
+    assert not WeightFormat(BF16, CPU).keeps(weight.layout)
     assert isinstance(linear(weight, None, BF16, CPU), Expanding)
 
 
@@ -87,11 +87,11 @@ def test_what_stays_quantised() -> None:
     four, eight = four_bits(), quantise(random(8, 64), 8)
     table = Grouped(four.codes, four.scale, table=torch.arange(16.0), bits=4)
     small = four_bits(group=16)
-    assert [Form(BF16, CPU).keeps(w.layout) for w in (four, eight, table, small)] == [True, True, False, False]
-    assert not Form(FP32, CPU).keeps(four.layout)
-    assert Form(FP32, CPU, keep="all").keeps(table.layout)
-    assert not Form(torch.float64, CPU, keep="all").keeps(four.layout)
-    assert not Form(BF16, CPU, keep="none").keeps(four.layout)
+    assert [WeightFormat(BF16, CPU).keeps(w.layout) for w in (four, eight, table, small)] == [True, True, False, False]
+    assert not WeightFormat(FP32, CPU).keeps(four.layout)
+    assert WeightFormat(FP32, CPU, keep="all").keeps(table.layout)
+    assert not WeightFormat(torch.float64, CPU, keep="all").keeps(four.layout)
+    assert not WeightFormat(BF16, CPU, keep="none").keeps(four.layout)
 
 
 def test_plain_weights() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from outrider.core.measure import doctor
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.cache.layout import Place, Sight, Where, tree_of
+from outrider.core.model.cache.layout import KVSlots, PassLayout, TreeMask, tree_of
 from outrider.core.model.families.spec import Activation, AttentionSpec, RopeSpec
 from outrider.core.model.kernels import compiled, native, ops
 from outrider.core.model.kernels.activations import ACTIVATIONS
@@ -79,13 +79,13 @@ class Case:
         q_norm, k_norm = norms if self.norms else (None, None)
         self.layer = Heads(self.spec, q_norm, None if self.reads else k_norm, some(self.heads) if self.sinks else None)
         tree = None if self.parents is None else tree_of(self.parents, self.before, CPU)
-        self.where = Where(self.before, self.rows, {}, self.dtype, CPU, tree)
+        self.where = PassLayout(self.before, self.rows, {}, self.dtype, CPU, tree)
 
-    def place(self) -> Place:
+    def place(self) -> KVSlots:
         sight = self.where.sight
         assert sight is not None
         cos, sin = (part[self.where.positions, None] for part in self.angles) if self.rope else (None, None)
-        return Place(self.where.slots(self.ring) if self.ring else self.where.index, self.ring, cos, sin, sight)
+        return KVSlots(self.where.slots(self.ring) if self.ring else self.where.index, self.ring, cos, sin, sight)
 
     def run(self, fast: native.Native) -> tuple[Tensor, Tensor]:
         """The result and the rows held afterwards."""
@@ -98,7 +98,7 @@ class Case:
         return y, kv
 
 
-def prepared(x: Tensor, norm: NormWeights | None, place: Place) -> Tensor:
+def prepared(x: Tensor, norm: NormWeights | None, place: KVSlots) -> Tensor:
     if norm is not None:
         weight = None if norm.weight is None else norm.weight.double()
         x = F.rms_norm(x, (x.shape[-1],), weight, norm.eps)
@@ -187,7 +187,7 @@ def test_loose_rows_of_earlier_passes(fast: native.Native, dtype: torch.dtype) -
     """As a drafter that grows a tree level by level sees them; two of them share a position."""
     case = Case(dtype=dtype, before=254, rows=4)
     loose = torch.tensor([250, 250, 251, 252, 250, 251, 252, 253])
-    sight = Sight(torch.tensor([250]), loose[-4:], loose, torch.tensor([0b10011, 0b101111, 0b1110001, 0b11110011]))
+    sight = TreeMask(torch.tensor([250]), loose[-4:], loose, torch.tensor([0b10011, 0b101111, 0b1110001, 0b11110011]))
     place = case.place()._replace(sight=sight)
     case.place = lambda: place
     found, known = case.run(fast)[0], exact(case)[0]

@@ -10,8 +10,8 @@ from outrider.core.formats.layout import KINDS, Layout
 from outrider.core.formats.quantized import Grouped, pack_nibbles, quantise
 from outrider.core.formats.quants import _IQ4
 from outrider.core.model.kernels import compiled, forms, packed_linear
-from outrider.core.model.kernels.forms import Form
-from outrider.core.model.kernels.linear import FEW, Int4, Int8
+from outrider.core.model.kernels.forms import WeightFormat
+from outrider.core.model.kernels.linear import MAX_DECODE_ROWS, Int4, Int8
 from outrider.core.model.kernels.packed_linear import Packed, Plain, Products
 
 CPU = torch.device("cpu")
@@ -89,12 +89,13 @@ def test_every_kind_of_code(bits: int, coding: str, group: int, inputs: int, dty
         weight = made(bits, coding, group, (outputs, inputs))
         bias = some(outputs, dtype=dtype)
         layer = Packed(weight, bias, dtype, products)
-        x, residual = some(FEW + 5, inputs, dtype=dtype, seed=1), some(FEW + 5, outputs, dtype=dtype, seed=2)
+        x = some(MAX_DECODE_ROWS + 5, inputs, dtype=dtype, seed=1)
+        residual = some(MAX_DECODE_ROWS + 5, outputs, dtype=dtype, seed=2)
         want = x.double() @ weight.expand(torch.float64).T + bias.double()
-        whole, added = layer(x[:FEW]), layer.plus(x[:FEW], residual[:FEW])
+        whole, added = layer(x[:MAX_DECODE_ROWS]), layer.plus(x[:MAX_DECODE_ROWS], residual[:MAX_DECODE_ROWS])
         assert whole.dtype == dtype
-        assert off(whole, want[:FEW]) < tolerance
-        assert off(added, want[:FEW] + residual[:FEW]) < tolerance
+        assert off(whole, want[:MAX_DECODE_ROWS]) < tolerance
+        assert off(added, want[:MAX_DECODE_ROWS] + residual[:MAX_DECODE_ROWS]) < tolerance
         for rows in (1, 2, 7, 16, 17, 33):
             assert torch.equal(layer(x[:rows]), whole[:rows])
             assert torch.equal(layer.plus(x[5 : 5 + rows], residual[5 : 5 + rows]), added[5 : 5 + rows])
@@ -114,11 +115,14 @@ def test_plain_weights(outputs: int, inputs: int, fast: Products) -> None:
     layer = forms.linear(weight, bias, BF16, CPU)
     assert isinstance(layer, Plain)
     assert layer.nbytes == -(-outputs // 32) * 32 * inputs * 2 + bias.nbytes
-    x, residual = some(FEW + 5, inputs, dtype=BF16, seed=1), some(FEW + 5, outputs, dtype=BF16, seed=2)
+    x, residual = (
+        some(MAX_DECODE_ROWS + 5, inputs, dtype=BF16, seed=1),
+        some(MAX_DECODE_ROWS + 5, outputs, dtype=BF16, seed=2),
+    )
     want = x.double() @ weight.double().T + bias.double()
-    whole, added = layer(x[:FEW]), layer.plus(x[:FEW], residual[:FEW])
-    assert off(whole, want[:FEW]) < 6e-3
-    assert off(added, want[:FEW] + residual[:FEW]) < 6e-3
+    whole, added = layer(x[:MAX_DECODE_ROWS]), layer.plus(x[:MAX_DECODE_ROWS], residual[:MAX_DECODE_ROWS])
+    assert off(whole, want[:MAX_DECODE_ROWS]) < 6e-3
+    assert off(added, want[:MAX_DECODE_ROWS] + residual[:MAX_DECODE_ROWS]) < 6e-3
     for rows in (1, 2, 7, 16, 17, 33):
         assert torch.equal(layer(x[:rows]), whole[:rows])
         assert torch.equal(layer.plus(x[5 : 5 + rows], residual[5 : 5 + rows]), added[5 : 5 + rows])
@@ -194,7 +198,7 @@ def test_scales_keep_sixteen_bits_where_that_is_as_good(fast: Products) -> None:
 
 def test_what_is_multiplied_as_it_is_stored(fast: Products) -> None:
     for dtype in (BF16, FP32):
-        form = Form(dtype, CPU)
+        form = WeightFormat(dtype, CPU)
         layouts = [Layout(64, 256, *kind) for kind in KINDS.values() if kind[2] != "table" or fast.lanes > 4]
         assert all(form.keeps(layout) for layout in layouts)
         assert not form.keeps(Layout(64, 256, 8, 128, "float8", 4))
@@ -204,7 +208,7 @@ def test_what_is_multiplied_as_it_is_stored(fast: Products) -> None:
             layer = forms.linear(weight, None, dtype, CPU)
             assert isinstance(layer, Packed)
             assert layer.nbytes == form.nbytes(weight.layout)
-    assert not Form(torch.float64, CPU).keeps(layouts[0])
+    assert not WeightFormat(torch.float64, CPU).keeps(layouts[0])
 
 
 def test_without_a_compiler_torchs_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +219,7 @@ def test_without_a_compiler_torchs_kernels_are_taken(monkeypatch: pytest.MonkeyP
         four, eight = (quantise(some(64, 128, dtype=FP32), bits) for bits in (4, 8))
         assert isinstance(forms.linear(four, None, BF16, CPU), Int4)
         assert isinstance(forms.linear(eight, None, BF16, CPU), Int8)
-        assert not Form(FP32, CPU).keeps(four.layout)
+        assert not WeightFormat(FP32, CPU).keeps(four.layout)
     finally:
         packed_linear.find.cache_clear()
 

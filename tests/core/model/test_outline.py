@@ -14,7 +14,7 @@ from toys import checkpoint as toy
 from outrider.core.base.errors import ModelError
 from outrider.core.formats.checkpoint import Checkpoint, open_checkpoint
 from outrider.core.model import outline
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.load import load_decoder
 
 
@@ -37,7 +37,7 @@ def lacking(path: Path, tensor: str) -> Checkpoint:
 def test_a_missing_tensor_is_refused_as_a_load_refuses_it(tmp_path: Path, tensor: str) -> None:
     path = toy(tmp_path / "toy")
     with pytest.raises(ModelError) as loaded:
-        load_decoder(lacking(path, tensor), Form(torch.float32, CPU), 64)
+        load_decoder(lacking(path, tensor), WeightFormat(torch.float32, CPU), 64)
     with pytest.raises(ModelError) as checked:
         outline.check(lacking(path, tensor))
     assert checked.value.message == loaded.value.message

@@ -9,7 +9,7 @@ from golden import FOLDER, RECURRENT, decoder
 
 from outrider.core.model.blocks import delta
 from outrider.core.model.blocks.scan import CHUNK, by_chunks, by_tokens, chunked, fading
-from outrider.core.model.cache.states import Count, Recurrent, Room
+from outrider.core.model.cache.states import CacheConfig, Count, Recurrent
 
 needs_golden = pytest.mark.skipif(not RECURRENT, reason=golden.REASON)
 
@@ -91,7 +91,7 @@ def test_prefill_then_drafts(name: str) -> None:
 
 
 def test_a_wide_pass_is_committed_at_its_end_or_not_at_all() -> None:
-    state = Recurrent(Room(100, torch.float32, torch.device("cpu"), slack=4), ((1,), torch.float32))
+    state = Recurrent(CacheConfig(100, torch.float32, torch.device("cpu"), slack=4), ((1,), torch.float32))
     asked = []
 
     def after(count: Count) -> list[torch.Tensor]:

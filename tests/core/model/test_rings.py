@@ -9,8 +9,8 @@ from golden import FOLDER, SLIDING, decoder, tolerance
 
 from outrider.core.drafting import ModelInfo
 from outrider.core.model.cache import layout
-from outrider.core.model.cache.layout import Where
-from outrider.core.model.cache.states import Cache, Ring, Room, Rows, new_rows
+from outrider.core.model.cache.layout import PassLayout
+from outrider.core.model.cache.states import Cache, CacheConfig, KVCache, SlidingKVCache, new_rows
 from outrider.core.model.families.spec import AttentionSpec
 from outrider.core.model.model import TargetModel
 
@@ -29,8 +29,8 @@ def name(request: pytest.FixtureRequest, fine: None) -> str:
     return request.param
 
 
-def rings(cache: Cache) -> list[Ring]:
-    return [some for some in cache.states if isinstance(some, Ring)]
+def rings(cache: Cache) -> list[SlidingKVCache]:
+    return [some for some in cache.states if isinstance(some, SlidingKVCache)]
 
 
 def fed(model, cache: Cache, ids: torch.Tensor, rows: int) -> torch.Tensor:
@@ -111,30 +111,30 @@ def test_keys_and_values_of_a_ring(name: str) -> None:
         torch.testing.assert_close(got[1][:, : 40 - first], values[:, first:40], atol=1e-4, rtol=0)
 
 
-def room(capacity: int) -> Room:
-    return Room(capacity, torch.float32, CPU)
+def room(capacity: int) -> CacheConfig:
+    return CacheConfig(capacity, torch.float32, CPU)
 
 
 def test_a_ring_only_where_it_saves_memory() -> None:
     """A window of 100 and 64 rows of slack make a ring of 192 rows, which does not grow with the context."""
     kept = {capacity: new_rows(room(capacity), (2, 4), window=100) for capacity in (384, 385, 5000, 50_000)}
-    assert not isinstance(kept[384], Ring) and kept[384].nbytes == 384 * 8 * 4
+    assert not isinstance(kept[384], SlidingKVCache) and kept[384].nbytes == 384 * 8 * 4
     assert kept[385].nbytes == kept[5000].nbytes == kept[50_000].nbytes == 192 * 8 * 4
     full = new_rows(room(5000), (2, 4))
-    assert isinstance(full, Rows) and full.cut and full.nbytes == 5056 * 8 * 4
+    assert isinstance(full, KVCache) and full.cut and full.nbytes == 5056 * 8 * 4
 
 
 def test_what_a_token_reads_hangs_on_its_position_alone() -> None:
     """The same rows in the same slots, whether it comes alone or with others."""
     ring = new_rows(room(1000), (1,), window=100)
-    assert isinstance(ring, Ring)
+    assert isinstance(ring, SlidingKVCache)
     for start, rows in [(0, 300), (300, 30), (330, 64)]:
-        where = Where(start, rows, {}, torch.float32, CPU)
+        where = PassLayout(start, rows, {}, torch.float32, CPU)
         ring.take(where, torch.arange(float(start), start + rows)[:, None])
-    together = Where(330, 64, {}, torch.float32, CPU)
+    together = PassLayout(330, 64, {}, torch.float32, CPU)
     seen, masks = ring.take(together)[0], ring.mask(together, 1)
     for row in (0, 17, 63):
-        alone = Where(330 + row, 1, {}, torch.float32, CPU)
+        alone = PassLayout(330 + row, 1, {}, torch.float32, CPU)
         mask = ring.mask(alone, 1)
         assert torch.equal(mask[0] == 0, masks[row] == 0)
         assert sorted(seen[masks[row] == 0].flatten().tolist()) == list(range(231 + row, 331 + row))
@@ -142,10 +142,10 @@ def test_what_a_token_reads_hangs_on_its_position_alone() -> None:
 
 def test_a_ring_cannot_be_cut_below_its_slack() -> None:
     ring = new_rows(room(1000), (1,), window=100)
-    assert isinstance(ring, Ring) and ring.slack == 93
-    ring.take(Where(0, 192, {}, torch.float32, CPU), torch.zeros(192, 1))
+    assert isinstance(ring, SlidingKVCache) and ring.slack == 93
+    ring.take(PassLayout(0, 192, {}, torch.float32, CPU), torch.zeros(192, 1))
     assert ring.commit(0)
-    ring.take(Where(192, 9, {}, torch.float32, CPU), torch.zeros(9, 1))
+    ring.take(PassLayout(192, 9, {}, torch.float32, CPU), torch.zeros(9, 1))
     assert ring.commit(201 - 93) and not ring.commit(201 - 94)
     ring.restore(ring.snapshot(150), 150)
     assert ring.commit(150) and not ring.commit(149)

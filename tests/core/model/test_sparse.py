@@ -20,7 +20,7 @@ from outrider.core.model.families.spec import Activation, ExpertsSpec
 from outrider.core.model.kernels import ops, sparse
 from outrider.core.model.kernels.activations import ACTIVATIONS
 from outrider.core.model.kernels.fused import Triton
-from outrider.core.model.kernels.linear import FEW
+from outrider.core.model.kernels.linear import MAX_DECODE_ROWS
 
 BACKEND = Triton()
 SIZE = WIDTH, INNER = 64, 32
@@ -66,7 +66,9 @@ def test_odd_sizes(size: tuple[int, int]) -> None:
     check(gated("plain", 3, size, bias=True), 2, 1)
 
 
-@pytest.mark.parametrize(("rows", "top", "count"), [(1, 1, 1), (1, 6, 6), (3, 5, 9), (17, 1, 1), (FEW, 1, 2)])
+@pytest.mark.parametrize(
+    ("rows", "top", "count"), [(1, 1, 1), (1, 6, 6), (3, 5, 9), (17, 1, 1), (MAX_DECODE_ROWS, 1, 2)]
+)
 def test_who_chose_what(rows: int, top: int, count: int) -> None:
     """Experts alone and shared, by more rows than one program takes."""
     check(gated("plain", count, SMALL), rows, top)
@@ -150,7 +152,7 @@ class Asked(Exception):
 def test_passes_that_take_it(still: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows, whether the pass may ask the host or not; more go through one expert after the other, and so does a CPU."""
     router = Router(ExpertsSpec(4, 2, INNER), layer("plain", 50, (4, WIDTH)))
-    experts, x = Experts(router, gated("plain", 4, SIZE)), numbers(1, FEW + 1, WIDTH)
+    experts, x = Experts(router, gated("plain", 4, SIZE)), numbers(1, MAX_DECODE_ROWS + 1, WIDTH)
     with ops.only("cpu", None):
         expected = experts.routed(x[:3], x[:3], still=still)
 

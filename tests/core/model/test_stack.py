@@ -18,16 +18,16 @@ from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block, Weights
 from outrider.core.model.blocks.mlp import Dense, Ungated
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.cache.layout import Where, tree_of
-from outrider.core.model.cache.states import Cache, Rows
+from outrider.core.model.cache.layout import PassLayout, tree_of
+from outrider.core.model.cache.states import Cache, KVCache
 from outrider.core.model.capture import Capture
 from outrider.core.model.decoder import Decoder, Pass
 from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, RopeSpec, TargetSpec
+from outrider.core.model.graph_runner import GraphRunner
 from outrider.core.model.kernels import compiled, native, ops, packed_linear
 from outrider.core.model.kernels.linear import Linear, Stacked, Table
 from outrider.core.model.kernels.native import Native
 from outrider.core.model.kernels.packed_linear import Packed, Plain
-from outrider.core.model.lane import Lane
 from outrider.core.model.load import tables
 from outrider.core.model.model import TargetModel
 
@@ -128,7 +128,7 @@ def stacked(decoder: Decoder) -> list[tuple[int, int]]:
 def same(decoder: Decoder, length: int, widths: Sequence[int], *, parents: Sequence[int] = (), **room: Any) -> None:
     """Passes from `length` on: logits, every residual, and what is written."""
     cache = filled(decoder, length, **room)
-    parts = [state.parts[0] for state in cache.states if isinstance(state, Rows)]
+    parts = [state.parts[0] for state in cache.states if isinstance(state, KVCache)]
     before = [part.clone() for part in parts]
     states = range(len(decoder.weights.blocks) + 1)
 
@@ -244,7 +244,7 @@ def test_a_wide_pass_leaves_what_narrow_ones_leave(name: str, dtype: torch.dtype
             assert made.hidden is not None
             hidden.append(made.hidden)
             cache.commit(start := start + width)
-        return torch.cat(hidden), [state.ordered(300)[0][:300] for state in cache.states if isinstance(state, Rows)]
+        return torch.cat(hidden), [state.ordered(300)[0][:300] for state in cache.states if isinstance(state, KVCache)]
 
     with nullcontext() if stacks else by_steps():
         want, kept = read(*[50] * 6)
@@ -318,7 +318,7 @@ def test_a_pass_that_a_draft_has_begun(form: str, layers: int, exact: int | None
             target.early(torch.tensor(text[20 + step : 21 + step]), 20 + step, layers)
         result = target.forward(text[20:], states=(1, 3))
         assert result.from_exit == begin and target.width == 0 and result.hidden is not None
-        kept = [state.parts[0][:25] for state in target.cache.states if isinstance(state, Rows)]
+        kept = [state.parts[0][:25] for state in target.cache.states if isinstance(state, KVCache)]
         return [result.logits, result.hidden, *kept]
 
     assert all(torch.equal(one, other) for one, other in zip(run(True), run(False), strict=True))
@@ -331,7 +331,7 @@ def test_still_passes(window: int) -> None:
 
     def run(parents: tuple[int, ...] | None) -> list[Tensor]:
         cache = filled(decoder, 100, slack=16, rings=0)
-        lane = Lane(decoder, cache, Capture())
+        lane = GraphRunner(decoder, cache, Capture())
         found = []
         for length in (100, 103):
             cache.commit(length)
@@ -373,9 +373,9 @@ def test_a_first_mixer_that_reads_something_else_than_the_residual(layers: int, 
     kept = list[list[Tensor]]()
     found = list[Tensor]()
     for by_stack in (True, False):
-        states = [state for state in filled(decoder, 20).states if isinstance(state, Rows)]
+        states = [state for state in filled(decoder, 20).states if isinstance(state, KVCache)]
         parents = [-1, *range(-1, rows - 3)][: rows - 1]  # a fork at the root, where there are rows for it
-        where = Where(20, rows, decoder.weights.tables, dtype, CPU, tree_of(parents, 20, CPU))
+        where = PassLayout(20, rows, decoder.weights.tables, dtype, CPU, tree_of(parents, 20, CPU))
         y = made.through(x, where, states, entry) if by_stack else None
         if y is None:
             y = x

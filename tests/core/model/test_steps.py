@@ -11,9 +11,9 @@ from torch import Tensor
 
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model.blocks.attention import Attention
-from outrider.core.model.cache.states import Room, Rows
+from outrider.core.model.cache.states import CacheConfig, KVCache
 from outrider.core.model.kernels import ops
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.model.steps import Steps, filled
 
 
@@ -36,8 +36,8 @@ def test_a_key_is_captured_once() -> None:
 def test_ends_grow_in_steps_where_passes_read_them_all() -> None:
     block = toys.decoder().weights.blocks[0].mixer
     assert isinstance(block, Attention)
-    state = block.new_state(Room(5000, torch.float32, torch.device("cpu")))
-    assert isinstance(state, Rows)
+    state = block.new_state(CacheConfig(5000, torch.float32, torch.device("cpu")))
+    assert isinstance(state, KVCache)
     with ops.only("cpu", None):
         steps = Steps(Replay(), state.parts[0], [block])
     ends = [steps.end(stop, state) for stop in (1, 1024, 1025, 2049, 4097, 5000)]
@@ -56,7 +56,7 @@ def test_filled() -> None:
 @pytest.mark.parametrize("kind", ["qwen3_5", "nemotron_h", "lfm2"])
 def test_a_snapshot_outlives_the_captured_pass_that_it_came_from(kind: str) -> None:
     folder = golden.FOLDER / kind
-    decoder, prompt = golden.decoder(folder, torch.float32, 64 + SLACK), [5, 9, 13, 40, 7]
+    decoder, prompt = golden.decoder(folder, torch.float32, 64 + MAX_DRAFT_ROWS), [5, 9, 13, 40, 7]
     made = []
     for capture in (None, Replay()):
         target = TargetModel(decoder, describe(folder), 64, capture)

@@ -16,7 +16,7 @@ from outrider.core.policy.costs import Costs, Drafting
 from outrider.core.policy.decisions import Candidate, Choice, Drafted, Judged, Outcome, UpcomingRound
 from outrider.core.policy.metering import EVERY, LEARNING, LEAST, MOVED
 from outrider.core.policy.policy import ALONE, AWAY, KNOWN, LADDER, MARGIN, PROBE_FIRST, Policy
-from outrider.core.policy.shadows import Scored
+from outrider.core.policy.unverified import Scored
 from outrider.core.policy.why import AGAIN, Telling, measured, words
 from outrider.core.sampling.draft_tree import DraftTree
 from outrider.core.session.engine import Engine

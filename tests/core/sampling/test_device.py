@@ -6,7 +6,7 @@ import pytest
 import torch
 from toys import tree
 
-from outrider.core.model.lane import DraftInputs
+from outrider.core.model.graph_runner import DraftInputs
 from outrider.core.sampling.accept import accept
 from outrider.core.sampling.device import SamplingTensors, kind_of
 from outrider.core.sampling.noise import Noise

@@ -12,14 +12,14 @@ import toys
 from outrider.app.chat import context
 from outrider.core.base.errors import DrafterError, UsageError
 from outrider.core.base.protocol import DrafterChoice, Progress, Report, Step
+from outrider.core.drafting import Committed as Fact
 from outrider.core.drafting import Drafter
-from outrider.core.drafting import Step as Fact
 from outrider.core.model.capture import Capture
 from outrider.core.model.model import TargetModel
 from outrider.core.policy.plain import PlainMeter
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.prompt_lookup import Lookup
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
@@ -27,14 +27,12 @@ PENALISED = Settings(temperature=0.9, top_p=0.9, repeat_penalty=1.2, presence_pe
 
 
 def plain(settings: Settings = toys.GREEDY, limit: int = 40, **more) -> Report:
-    return toys.answer(Conversation(toys.target()), PROMPT, settings=settings, limit=limit, **more)
+    return toys.answer(ChatCache(toys.target()), PROMPT, settings=settings, limit=limit, **more)
 
 
 def drafted(drafter: Drafter, settings: Settings = toys.GREEDY, **more) -> Report:
     notes: list[str] = []
-    report = toys.answer(
-        Conversation(toys.target()), PROMPT, toys.guard(drafter, notes=notes), settings=settings, **more
-    )
+    report = toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(drafter, notes=notes), settings=settings, **more)
     assert not notes
     return report
 
@@ -91,7 +89,7 @@ def test_numbers_add_up() -> None:
 def test_what_a_drafter_takes_is_learnt_where_it_rides_by_its_name(tree: bool) -> None:
     policy, inner = Policy(), toys.Knows(len(PROMPT), plain().token_ids, right=2)
     report = toys.answer(
-        Conversation(toys.target()), PROMPT, toys.guard(toys.Bushy(inner) if tree else inner), policy=policy
+        ChatCache(toys.target()), PROMPT, toys.guard(toys.Bushy(inner) if tree else inner), policy=policy
     )
     known = policy.costs.drafting("toy")
     assert known.n == report.drafters["toy"] - 1  # the first draft takes up the prompt as well
@@ -101,7 +99,7 @@ def test_what_a_drafter_takes_is_learnt_where_it_rides_by_its_name(tree: bool) -
 def test_states_are_aligned() -> None:
     """hidden[i] is the state that produced tokens[i]: recomputed in one pass over the whole text."""
     listener = toys.Listener()
-    talk = Conversation(toys.target())
+    talk = ChatCache(toys.target())
     prompt = [i % 48 for i in range(3, 3 + 30)]
     toys.answer(talk, prompt, toys.guard(listener), limit=12)
     model = toys.target()
@@ -117,7 +115,7 @@ def test_states_are_aligned() -> None:
 def test_states_over_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outrider.core.session.answer.CHUNK", 7)
     listener = toys.Listener()
-    talk = Conversation(toys.target())
+    talk = ChatCache(toys.target())
     prompt = [i % 48 for i in range(33)]
     events: list = []
     toys.answer(talk, prompt, toys.guard(listener), limit=5, events=events)
@@ -127,28 +125,28 @@ def test_states_over_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_prefix_is_reused_and_leaves_no_trace() -> None:
     drafter = toys.guard(Lookup())
-    talk = Conversation(toys.target())
+    talk = ChatCache(toys.target())
     first = toys.answer(talk, PROMPT, drafter)
     longer = [*PROMPT, *first.token_ids, 3, 1]
     before = talk.target.length
     assert before > len(PROMPT)
     again = toys.answer(talk, longer, drafter)
-    assert again.token_ids == toys.answer(Conversation(toys.target()), longer).token_ids
+    assert again.token_ids == toys.answer(ChatCache(toys.target()), longer).token_ids
     other = [*PROMPT[:3], 40, 41]  # an edit: rewind of target and drafter
-    assert toys.answer(talk, other, drafter).token_ids == toys.answer(Conversation(toys.target()), other).token_ids
+    assert toys.answer(talk, other, drafter).token_ids == toys.answer(ChatCache(toys.target()), other).token_ids
     same = toys.answer(talk, PROMPT, drafter)
     assert same.token_ids == first.token_ids
 
 
 def test_the_same_prompt_again_prefills_one_token() -> None:
-    talk = Conversation(toys.target())
+    talk = ChatCache(toys.target())
     toys.answer(talk, PROMPT, limit=1)
     assert talk.reuse(PROMPT) == len(PROMPT) - 1
 
 
 def test_a_prompt_that_is_cached_whole_takes_its_first_token_from_kept_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pass over the prompt, for plain decoding as for a drafter that reads the last state; an edit is prefilled."""
-    talk, listening = Conversation(toys.target()), toys.guard(toys.Listener())
+    talk, listening = ChatCache(toys.target()), toys.guard(toys.Listener())
     first = toys.answer(talk, PROMPT, listening, limit=6)
     prefilled: list[int] = []
     forward = TargetModel.forward
@@ -168,7 +166,7 @@ def test_a_prompt_that_is_cached_whole_takes_its_first_token_from_kept_logits(mo
 
 
 def test_a_state_that_was_not_kept_costs_one_token_and_no_other_text() -> None:
-    talk, listener = Conversation(toys.target()), toys.Listener()
+    talk, listener = ChatCache(toys.target()), toys.Listener()
     first = toys.answer(talk, PROMPT, limit=6)
     again = toys.answer(talk, PROMPT, toys.guard(listener), limit=6)
     assert again.token_ids == first.token_ids and again.reused == len(PROMPT) - 1
@@ -194,9 +192,9 @@ def test_context_limit_with_eos_inside_a_draft() -> None:
     for room in range(2, 14):
         for eos in ((), (truth[9],)):
             small = len(PROMPT) + room
-            want = toys.answer(Conversation(toys.target(context=small)), PROMPT, limit=None, eos=eos)
+            want = toys.answer(ChatCache(toys.target(context=small)), PROMPT, limit=None, eos=eos)
             right = toys.guard(toys.Knows(len(PROMPT), truth))
-            got = toys.answer(Conversation(toys.target(context=small)), PROMPT, right, limit=None, eos=eos, tokens=16)
+            got = toys.answer(ChatCache(toys.target(context=small)), PROMPT, right, limit=None, eos=eos, tokens=16)
             assert got.token_ids == want.token_ids
             assert got.finish == want.finish
             assert got.limit == want.limit == ("context" if got.finish == "length" else None)
@@ -204,7 +202,7 @@ def test_context_limit_with_eos_inside_a_draft() -> None:
 
 
 def test_a_prompt_over_the_context_is_refused_before_any_work() -> None:
-    talk = Conversation(toys.target(context=16))
+    talk = ChatCache(toys.target(context=16))
     with pytest.raises(UsageError, match=r"16 tokens; with room for an answer 15 fit") as caught:
         toys.answer(talk, list(range(16)))
     assert caught.value.hint
@@ -253,7 +251,7 @@ def test_the_time_in_which_a_drafter_hears_is_no_part_of_a_plain_pass() -> None:
     add = PlainMeter.add
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PlainMeter, "add", lambda self, one: (seen.append(one.total - one.own), add(self, one)))
-        toys.answer(Conversation(toys.target()), PROMPT, rider, limit=90, policy=policy)
+        toys.answer(ChatCache(toys.target()), PROMPT, rider, limit=90, policy=policy)
     assert seen and min(seen) >= 0.004
 
 
@@ -261,7 +259,7 @@ def test_an_answer_that_runs_in_circles_says_so_and_teaches_nothing() -> None:
     """It would teach that drafts of any length are right."""
     stuck, free = Settings(temperature=0.0, logit_bias=((7, 1e3),)), toys.GREEDY
     right = toys.guard(toys.Knows(len(PROMPT), [7] * 200))
-    talk, policy = Conversation(toys.target()), Policy()
+    talk, policy = ChatCache(toys.target()), Policy()
     policy.calibrate(1, 1e-3)
     short = toys.answer(talk, PROMPT, right, settings=stuck, limit=40, tokens=None, policy=policy)
     known = policy.dump()
@@ -282,12 +280,11 @@ def test_cancel_keeps_what_was_said() -> None:
 
 def test_cancel_during_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outrider.core.session.answer.CHUNK", 4)
-    talk = Conversation(toys.target())
+    talk = ChatCache(toys.target())
     report = toys.answer(talk, list(range(40)), control=toys.Still(stop_after=2))
     assert (report.finish, report.token_ids, report.passes) == ("cancelled", [], 0)
     assert (
-        toys.answer(talk, list(range(40))).token_ids
-        == toys.answer(Conversation(toys.target()), list(range(40))).token_ids
+        toys.answer(talk, list(range(40))).token_ids == toys.answer(ChatCache(toys.target()), list(range(40))).token_ids
     )
 
 
@@ -302,7 +299,7 @@ def test_hot_switch_every_few_passes(settings: Settings) -> None:
     }
     names = ["none", "states", "right", "lookup", "states", "none", "lookup", "states"]
     control = toys.Still({3 + 2 * i: DrafterChoice(name=name, tokens=3) for i, name in enumerate(names)})
-    got = toys.answer(Conversation(toys.target()), PROMPT, table, settings=settings, limit=60, control=control)
+    got = toys.answer(ChatCache(toys.target()), PROMPT, table, settings=settings, limit=60, control=control)
     assert got.token_ids == truth
     assert len(control.answers) == len(names)
     assert all(error is None for _, error in control.answers)
@@ -318,7 +315,7 @@ def test_a_failed_switch_leaves_the_old_drafter_riding() -> None:
             raise DrafterError(f"There is no drafter {name!r}.")
 
     control = toys.Still({3: DrafterChoice(name="nonsense")})
-    got = toys.answer(Conversation(toys.target()), PROMPT, Table(toy=right), control=control)
+    got = toys.answer(ChatCache(toys.target()), PROMPT, Table(toy=right), control=control)
     assert got.token_ids == truth
     assert isinstance(control.answers[0][1], DrafterError)
     assert got.drafters["toy"] > 5
@@ -329,7 +326,7 @@ def test_the_device_form_gives_the_text_of_the_host_form(settings: Settings) -> 
     want = plain(settings)
     host = drafted(toys.Bigram(device=False), settings, tokens=3)
     toy = toys.target()
-    talk = Conversation(TargetModel(toy.decoder, toy.info, toy.context, Capture()))
+    talk = ChatCache(TargetModel(toy.decoder, toy.info, toy.context, Capture()))
     device = toys.answer(talk, PROMPT, toys.guard(toys.Bigram(device=True)), settings=settings, tokens=3, detail=True)
     assert device.token_ids == host.token_ids == want.token_ids
     assert device.kinds == host.kinds
@@ -342,7 +339,7 @@ def test_probs_are_used_only_from_the_trusted() -> None:
     for trusted in (True, False):
         guarded = toys.guard(toys.OneLaw(law), trusted=trusted)
         report = toys.answer(
-            Conversation(toys.target()), PROMPT, guarded, settings=toys.SAMPLED, rule="rejection", limit=20
+            ChatCache(toys.target()), PROMPT, guarded, settings=toys.SAMPLED, rule="rejection", limit=20
         )
         assert len(report.token_ids) == 20
         assert not guarded.failed
@@ -391,7 +388,7 @@ def test_first_children() -> None:
 
 
 def test_steps_tell_prompt_phase_and_plain_passes() -> None:
-    talk, events = Conversation(toys.target()), []
+    talk, events = ChatCache(toys.target()), []
     toys.answer(talk, PROMPT, limit=12, events=events)
     steps = [event for event in events if isinstance(event, Step)]
     assert (steps[0].prompt, steps[0].reused) == (len(PROMPT), 0)

@@ -31,8 +31,8 @@ from outrider.core.model.cache.states import Cache
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
 from outrider.core.session import batch
-from outrider.core.session.answer import Order
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.answer import AnswerRequest
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
 from outrider.drafters.prompt_lookup import Lookup
 
@@ -47,15 +47,15 @@ PROMPTS = [
 PENALISED = Settings(temperature=0.9, top_p=0.9, repeat_penalty=1.2, presence_penalty=0.1, frequency_penalty=0.2)
 
 
-def order(number: int, settings: Settings = toys.GREEDY, **more) -> Order:
+def order(number: int, settings: Settings = toys.GREEDY, **more) -> AnswerRequest:
     prompt = PROMPTS[number % len(PROMPTS)]
     return crowd.order(number, prompt, settings=settings, **{"limit": 20 + number, **more})
 
 
-def alone(one: Order, drafter: Drafter | None = None) -> Report:
+def alone(one: AnswerRequest, drafter: Drafter | None = None) -> Report:
     rider = None if drafter is None else toys.guard(drafter)
     return toys.answer(
-        Conversation(toys.target()),
+        ChatCache(toys.target()),
         one.ids,
         rider,
         settings=one.settings,
@@ -69,7 +69,7 @@ def alone(one: Order, drafter: Drafter | None = None) -> Report:
 
 
 def together(
-    orders: Sequence[Order],
+    orders: Sequence[AnswerRequest],
     drafters: Sequence[Drafter | None] | None = None,
     *,
     target: TargetModel | None = None,
@@ -85,7 +85,7 @@ def together(
     return crowd.together(target or toys.target(), orders, riders, at_once=at_once, say=say, control=control)
 
 
-def lucky(orders: Sequence[Order], want: Sequence[Report]) -> list[Drafter | None]:
+def lucky(orders: Sequence[AnswerRequest], want: Sequence[Report]) -> list[Drafter | None]:
     """A drafter for each answer that is right for so many tokens of each draft, and one answer without any."""
     made: list[Drafter | None] = [
         toys.Knows(len(one.ids), report.token_ids, right=luck)
@@ -338,7 +338,7 @@ class Counted(Stateless):
 def test_nothing_is_held_in_the_end(stop_after: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """States go with their answer, forks are closed; the target's conversation and the drafters at home are as they were."""
     target, rider = toys.target(), toys.guard(Lookup())
-    toys.answer(Conversation(target), PROMPTS[0], rider)
+    toys.answer(ChatCache(target), PROMPTS[0], rider)
     before = target.cache, target.length, rider.known
     caches: list[weakref.ref[Cache]] = []
     new = target.decoder.new_cache
@@ -364,8 +364,8 @@ def test_nothing_is_held_in_the_end(stop_after: int | None, monkeypatch: pytest.
     assert (target.cache, target.length, rider.known) == before
     monkeypatch.undo()
     longer = [*PROMPTS[0], 4, 2]
-    want = toys.answer(Conversation(toys.target()), longer).token_ids
-    assert toys.answer(Conversation(target), longer, rider).token_ids == want
+    want = toys.answer(ChatCache(toys.target()), longer).token_ids
+    assert toys.answer(ChatCache(target), longer, rider).token_ids == want
 
 
 def test_a_drafter_that_is_its_own_fork_stays_open() -> None:

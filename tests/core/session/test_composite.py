@@ -14,15 +14,15 @@ import toys
 from luck import Luck
 from torch import Tensor
 
-from outrider.core.drafting import Context, Draft, Needs, Shape, Stateless, Step
+from outrider.core.drafting import Committed, Context, Draft, Needs, Shape, Stateless
 from outrider.core.policy.decisions import Candidate, Choice, Judged, UpcomingRound
 from outrider.core.policy.policy import Policy
-from outrider.core.policy.shadows import Scored
+from outrider.core.policy.unverified import Scored
 from outrider.core.sampling import accept
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.composite import Composite
-from outrider.core.session.conversation import Conversation
 from outrider.core.session.pool import PooledDrafter
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
@@ -59,7 +59,7 @@ class Still:
 
 @pytest.fixture(scope="module")
 def truth() -> list[int]:
-    return toys.answer(Conversation(toys.target()), PROMPT, limit=LENGTH).token_ids
+    return toys.answer(ChatCache(toys.target()), PROMPT, limit=LENGTH).token_ids
 
 
 class Silent(Stateless):
@@ -82,7 +82,7 @@ class Noted(Stateless):
         self.proposed += draft is not None
         return draft
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         assert step.start == len(self.heard)
         self.calls += 1
         self.named += step.path.shape[0]
@@ -106,7 +106,7 @@ def guard(name: str, drafter: Stateless, notes: list[str] | None = None, *, free
 def ride(parts: list[PooledDrafter], made: Policy | None = None) -> tuple[list[int], Counter[str]]:
     made = made or policy()
     report = toys.answer(
-        Conversation(toys.target()), PROMPT, Composite(parts, made), limit=LENGTH, policy=made, tokens=None
+        ChatCache(toys.target()), PROMPT, Composite(parts, made), limit=LENGTH, policy=made, tokens=None
     )
     return report.token_ids, Counter(report.drafters)
 
@@ -181,7 +181,7 @@ def test_what_waits_keeps_its_states_and_is_cut_by_a_rewind() -> None:
     start = 0
     for count in (3, 2, 4):
         hidden = torch.arange(start, start + count).reshape(count, 1, 1).float()
-        both.advance(Step(start, torch.arange(start, start + count), torch.empty(0, dtype=torch.int64), hidden))
+        both.advance(Committed(start, torch.arange(start, start + count), torch.empty(0, dtype=torch.int64), hidden))
         start += count
     assert idle.heard == []
     both.rewind(7)
@@ -201,11 +201,11 @@ def test_each_is_told_of_its_own_states() -> None:
         one.shape = Shape(4, 4)
     every = Composite([guard(name, one, free=name == "free") for name, one in made.items()], policy())
     assert every.needs.hidden == (1, 2, 5)
-    told: dict[str, Step] = {}
+    told: dict[str, Committed] = {}
     for name, one in made.items():
         one.advance = partial(told.__setitem__, name)  # type: ignore[method-assign]
     hidden = torch.tensor([1.0, 2.0, 5.0])[None, :, None].expand(2, 3, 4)
-    every.advance(Step(0, torch.tensor([7, 8]), torch.empty(0, dtype=torch.int64), hidden))
+    every.advance(Committed(0, torch.tensor([7, 8]), torch.empty(0, dtype=torch.int64), hidden))
     for part in every._parts:
         part.catch_up()
     for name, states in parts.items():
@@ -237,7 +237,7 @@ def test_one_may_fail_without_the_other(who: str, free: bool, truth: list[int]) 
 def test_rewind_and_close_reach_all() -> None:
     parts = [guard(name, Noted(toys.Anything())) for name in ("cheap", "other")]
     both = Composite(parts, policy())
-    toys.answer(Conversation(toys.target()), PROMPT, both, limit=8)
+    toys.answer(ChatCache(toys.target()), PROMPT, both, limit=8)
     both.rewind(3)
     assert [part.known for part in parts] == [3, 3] and both.known == 3
     both.close()

@@ -18,7 +18,7 @@ from outrider.core.base.errors import DrafterError, UsageError
 from outrider.core.base.protocol import DrafterChoice, DrafterRow
 from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Stateless, Target, registry
 from outrider.core.policy.policy import Policy
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
 
 LOADED: list[str] = []  # names of what was read
@@ -109,14 +109,16 @@ def model(*names: str) -> Any:
         DrafterRow(name=name, usable=True, fit="exact", where="shipped", gain=1.0 + number)
         for number, name in enumerate(names)
     ]
-    return SimpleNamespace(rows=rows, policy=Policy(), talk=Conversation(toys.target()), refused=[], choice=None)
+    return SimpleNamespace(rows=rows, policy=Policy(), talk=ChatCache(toys.target()), refused=[], choice=None)
 
 
-def ask(engine: Engine, here: Any, name: str, notes: list[str] | None = None, **options: Any) -> registry.Rider | None:
+def ask(
+    engine: Engine, here: Any, name: str, notes: list[str] | None = None, **options: Any
+) -> registry.ActiveDrafter | None:
     return engine.drafter(here, DrafterChoice(name=name, options=options), (notes if notes is not None else []).append)
 
 
-def propose(rider: registry.Rider | None) -> None:
+def propose(rider: registry.ActiveDrafter | None) -> None:
     """Ask for a draft, which some fail at."""
     assert rider is not None
     rider.propose(Context([1, 2], 4, False, None, None, None), 48)  # type: ignore[arg-type]

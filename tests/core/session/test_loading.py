@@ -19,7 +19,7 @@ from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler
 from outrider.core.session import calibration
 from outrider.core.session.calibration import Calibrator
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.loading import open_model
 
 SAMPLER = Sampler(toys.GREEDY, Noise(1))
@@ -92,8 +92,8 @@ def test_measuring_leaves_no_trace(captured: bool, monkeypatch: pytest.MonkeyPat
     policy = Calibrator(target, SAMPLER, lambda: False).policy(None, None)
     assert isinstance(policy, Policy) and target.length == 0
     assert list(policy.costs.passes) == [1, 4]
-    want = toys.answer(Conversation(toy), [5, 9, 13]).token_ids
-    assert toys.answer(Conversation(target), [5, 9, 13]).token_ids == want
+    want = toys.answer(ChatCache(toy), [5, 9, 13]).token_ids
+    assert toys.answer(ChatCache(target), [5, 9, 13]).token_ids == want
 
 
 def test_memory_is_told_as_it_came_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

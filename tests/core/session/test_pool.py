@@ -10,11 +10,11 @@ import toys
 
 from outrider.core.base.errors import DrafterError
 from outrider.core.base.protocol import DrafterChoice
-from outrider.core.drafting import Context, Draft, Needs, Shape, Stateless, Step
+from outrider.core.drafting import Committed, Context, Draft, Needs, Shape, Stateless
 from outrider.core.policy.policy import Policy
 from outrider.core.session import pool as pools
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.composite import Composite
-from outrider.core.session.conversation import Conversation
 from outrider.core.session.pool import DrafterPool, PooledDrafter, Wanted
 
 NOBODY = torch.empty(0, dtype=torch.int64)
@@ -30,7 +30,7 @@ class Heavy(Stateless):
         self.needs = Needs(hidden=needs)
         self.heard, self.short, self.closed = list[int](), "", False
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         self.heard.append(int(step.tokens[0]))
         self._take("advance")
         self.heard += step.tokens.tolist()[1:]
@@ -68,8 +68,8 @@ class Shop:
         return drafter
 
 
-def step(start: int, *tokens: int, hidden: torch.Tensor | None = None) -> Step:
-    return Step(start, torch.tensor(tokens), NOBODY, hidden)
+def step(start: int, *tokens: int, hidden: torch.Tensor | None = None) -> Committed:
+    return Committed(start, torch.tensor(tokens), NOBODY, hidden)
 
 
 def test_the_same_drafter_whatever_asks_for_it() -> None:
@@ -151,7 +151,7 @@ def test_what_it_has_heard_is_not_told_again_in_other_company() -> None:
     """A drafter that rode alone knows more than one that joins it; each hears every token once, in order, with its states."""
     one, other = toys.Listener(), toys.Listener()
     drafters = [toys.guard(one, name="one"), toys.guard(other, name="other")]
-    talk, prompt = Conversation(toys.target()), [number * 7 % 48 for number in range(40)]
+    talk, prompt = ChatCache(toys.target()), [number * 7 % 48 for number in range(40)]
     made = Policy()
     together = Composite(drafters, made)
     first = toys.answer(talk, prompt, drafters[0], limit=8)

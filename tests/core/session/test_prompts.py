@@ -12,7 +12,7 @@ import toys
 
 from outrider.core.base.errors import UsageError
 from outrider.core.base.protocol import MOST_DRAFTED, Generate, Message, ModelChoice, Notice, Sampling, most_threads
-from outrider.core.model.cache.states import SLACK
+from outrider.core.model.cache.states import MAX_DRAFT_ROWS
 from outrider.core.session.engine import Engine
 from outrider.core.text.files import TokenizerFiles
 from outrider.core.text.signs import BYTES
@@ -172,4 +172,4 @@ def test_threads_beyond_the_machine(threads: int) -> None:
 
 
 def test_the_longest_draft_is_told_alike() -> None:
-    assert MOST_DRAFTED == SLACK - 1
+    assert MOST_DRAFTED == MAX_DRAFT_ROWS - 1

@@ -12,20 +12,20 @@ import toys
 from torch import Tensor
 
 from outrider.core.base.protocol import DrafterChoice
-from outrider.core.drafting import ModelInfo, Needs, Step
+from outrider.core.drafting import Committed, ModelInfo, Needs
 from outrider.core.model.model import TargetModel
 from outrider.core.policy.costs import Costs
 from outrider.core.policy.policy import Policy
 from outrider.core.session import recompute
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.composite import Composite
-from outrider.core.session.conversation import Conversation
 from outrider.core.session.recompute import affordable, give_states
 
 PROMPT = [number * 7 % 48 for number in range(40)]
 RIDES = DrafterChoice(name="rides", tokens=4)
 
 
-def check(listener: toys.Listener, talk: Conversation) -> None:
+def check(listener: toys.Listener, talk: ChatCache) -> None:
     """Every state but the first token's is known and the right one."""
     whole = toys.target().forward(talk.tokens, states=(0, 2)).hidden
     assert whole is not None and listener.heard == talk.tokens
@@ -35,12 +35,12 @@ def check(listener: toys.Listener, talk: Conversation) -> None:
         torch.testing.assert_close(state, whole[at - 1], atol=1e-4, rtol=1e-4)
 
 
-def answered(listener: toys.Listener, way: str, make: Any) -> Conversation:
+def answered(listener: toys.Listener, way: str, make: Any) -> ChatCache:
     """An answer in which the listener takes up late; `make`: what rides of it."""
-    talk = Conversation(toys.target())
+    talk = ChatCache(toys.target())
     table = {"none": None, "rides": make(toys.guard(listener))}
     control = toys.Still(switches={4: RIDES}) if way == "switch" else None
-    want = toys.answer(Conversation(toys.target()), PROMPT, limit=12)
+    want = toys.answer(ChatCache(toys.target()), PROMPT, limit=12)
     got = toys.answer(talk, PROMPT, table, limit=12, control=control)
     if way == "regenerate":
         got = toys.answer(talk, PROMPT, table["rides"], limit=12)
@@ -95,7 +95,7 @@ def test_the_cache_stays_bit_for_bit(kind: str) -> None:
     listener = toys.Listener()
     listener.needs = Needs(hidden=(1, 2))
     rider = toys.guard(listener)
-    rider.advance(Step(0, torch.tensor(ids[:41]), torch.empty(0, dtype=torch.int64)))
+    rider.advance(Committed(0, torch.tensor(ids[:41]), torch.empty(0, dtype=torch.int64)))
     before = parts(target)
     give_states(target, ids[:41], rider, Costs())
     assert target.length == 40
@@ -106,11 +106,11 @@ def test_the_cache_stays_bit_for_bit(kind: str) -> None:
 
 def test_what_it_knows_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither where it rode from the start, nor for the one token at the seam of two turns."""
-    talk, rider = Conversation(toys.target()), toys.guard(toys.Listener())
+    talk, rider = ChatCache(toys.target()), toys.guard(toys.Listener())
     first = toys.answer(talk, PROMPT, rider, limit=12)
     monkeypatch.setattr(TargetModel, "standing", lambda self, cache: 1 / 0)
     toys.answer(talk, [*PROMPT, *first.token_ids, 1, 2, 3], rider, limit=12)
-    toys.answer(Conversation(toys.target()), PROMPT, toys.guard(toys.Anything()), limit=4)  # it needs no states
+    toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(toys.Anything()), limit=4)  # it needs no states
 
 
 def test_only_the_newest_tokens_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_pieces_of_what_is_read_again_fit_together(chunk: int, monkeypatch: pyte
 
 def test_a_gap_among_the_newest_tokens_is_filled_however_much_is_known_before() -> None:
     """An answer of 30 tokens that another drafter made, behind a long chat that this one knows."""
-    talk, listener = Conversation(toys.target()), toys.Listener()
+    talk, listener = ChatCache(toys.target()), toys.Listener()
     rider = toys.guard(listener)
     prompt = [number * 5 % 48 for number in range(150)]
     first = toys.answer(talk, prompt, rider, limit=4)

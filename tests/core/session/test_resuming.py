@@ -11,7 +11,7 @@ from talkers import MARKERS, OPENED, QWEN, convolving, reciting, rows, with_temp
 
 from outrider.core.base.errors import UsageError
 from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Report, Sampling, Step
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
 
 QUESTION = Message("user", "Say it")
@@ -46,8 +46,8 @@ def joined(first: Report, then: Report, steps: list[Step]) -> tuple[str, str, li
 def test_a_cut_answer_goes_on_as_if_it_had_not_been(
     make: Callable[[Path], Path], template: str, sampling: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, kept, reuse = with_template(make(tmp_path / "model"), template), [], Conversation.reuse
-    monkeypatch.setattr(Conversation, "reuse", lambda talk, ids: kept.append(reuse(talk, ids)) or kept[-1])
+    model, kept, reuse = with_template(make(tmp_path / "model"), template), [], ChatCache.reuse
+    monkeypatch.setattr(ChatCache, "reuse", lambda talk, ids: kept.append(reuse(talk, ids)) or kept[-1])
     engine = Engine()
     whole, _ = ask(engine, model, limit=14, sampling=sampling)
     for cut in (1, 6, 13):

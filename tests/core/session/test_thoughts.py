@@ -10,7 +10,7 @@ import toys
 from talkers import OPENED, QWEN, SWITCHED, convolving, reciting, rows, with_template
 
 from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Notice, Report, Sampling, Step
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
 
 
@@ -118,8 +118,8 @@ def test_the_next_turn_reuses_all_up_to_the_answer(
     """The thought goes, so what both prompts share ends at the generation prompt; all of that is kept."""
     folder = with_template(make(tmp_path / "model"), template)
     kept: list[int] = []
-    reuse = Conversation.reuse
-    monkeypatch.setattr(Conversation, "reuse", lambda talk, ids: kept.append(reuse(talk, ids)) or kept[-1])
+    reuse = ChatCache.reuse
+    monkeypatch.setattr(ChatCache, "reuse", lambda talk, ids: kept.append(reuse(talk, ids)) or kept[-1])
     engine = Engine()
     first = [Message("user", "Tell me one thing")]
     then = [*first, Message("assistant", "That thing.", "I think, therefore."), Message("user", "Another")]

@@ -14,8 +14,8 @@ from outrider.core.conformance.law import few
 from outrider.core.conformance.rig import Rig
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
-from outrider.core.session.conversation import Conversation
-from outrider.drafters.draft_model import Rider
+from outrider.core.session.chat_cache import ChatCache
+from outrider.drafters.draft_model import ModelDrafter
 
 NAMED = 40  # of 48 rows
 HOLES = [3, 17]
@@ -41,7 +41,7 @@ def padded(capture: Replay | None = None, exact: int | None = None, *, hide: boo
 
 
 def strangers(target: TargetModel, settings: Settings, **more: object) -> int:
-    ids = toys.answer(Conversation(target), PROMPT, toys.guard(toys.Anything()), settings=settings, **more).token_ids  # type: ignore[arg-type]
+    ids = toys.answer(ChatCache(target), PROMPT, toys.guard(toys.Anything()), settings=settings, **more).token_ids  # type: ignore[arg-type]
     assert len(ids) == 40
     return len(set(UNNAMED) & set(ids))
 
@@ -61,9 +61,9 @@ def test_every_way_of_choosing(name: str) -> None:
 def test_a_drafter_that_likes_them(rule: str) -> None:
     """Same weights, nothing hidden: what it drafts is overruled where it must be, and the text is the plain one."""
     target = padded()
-    plain = toys.answer(Conversation(target), PROMPT, settings=toys.SAMPLED).token_ids
-    draft = Rider(padded(hide=False).decoder, 300, 48)
-    ids = toys.answer(Conversation(target), PROMPT, toys.guard(draft), settings=toys.SAMPLED, rule=rule).token_ids
+    plain = toys.answer(ChatCache(target), PROMPT, settings=toys.SAMPLED).token_ids
+    draft = ModelDrafter(padded(hide=False).decoder, 300, 48)
+    ids = toys.answer(ChatCache(target), PROMPT, toys.guard(draft), settings=toys.SAMPLED, rule=rule).token_ids
     assert not set(UNNAMED) & set(ids)
     assert rule == "rejection" or ids == plain
 
@@ -81,11 +81,11 @@ def test_a_draft_model_reads_no_id_that_it_has_no_row_for() -> None:
     """A target with more rows, and a conversation that holds ids of them: the drafter goes on without these."""
     target = toys.target()
     notes: list[str] = []
-    small = Rider(toys.decoder(1, vocab=NAMED), 300, 48)
+    small = ModelDrafter(toys.decoder(1, vocab=NAMED), 300, 48)
     prompt = [*PROMPT, 47, 40, 5, 47]
-    plain = toys.answer(Conversation(target), prompt, settings=toys.SAMPLED, limit=80)
+    plain = toys.answer(ChatCache(target), prompt, settings=toys.SAMPLED, limit=80)
     assert any(token >= NAMED for token in plain.token_ids)
-    drafted = toys.answer(Conversation(target), prompt, toys.guard(small, notes=notes), settings=toys.SAMPLED, limit=80)
+    drafted = toys.answer(ChatCache(target), prompt, toys.guard(small, notes=notes), settings=toys.SAMPLED, limit=80)
     assert drafted.token_ids == plain.token_ids and notes == []
     assert drafted.proposed > 0
 

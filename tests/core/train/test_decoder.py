@@ -16,7 +16,7 @@ from outrider.core.base.errors import ModelError
 from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.model.blocks.rope import inverse_frequencies
 from outrider.core.model.families.spec import RopeSpec
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.train import decoder as decoders
 from outrider.core.train import export
 from outrider.core.train.recipe import Text
@@ -26,7 +26,7 @@ FAMILIES = ("gemma3", "granite", "llama", "mistral", "qwen2", "qwen3", "smollm3"
 OURS = [name for name in golden.NAMES if name in FAMILIES or name.startswith(("gemma3_", "llama_", "mistral_"))]
 OTHERS = ["cohere2", "deepseek_v3", "gemma4_e", "gpt_oss", "lfm2", "nemotron_h", "olmo2", "phi3", "qwen3_next"]
 here = pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
-CPU = Form(torch.float32, torch.device("cpu"))
+CPU = WeightFormat(torch.float32, torch.device("cpu"))
 
 
 def packed(lengths: list[int]) -> list[Text]:

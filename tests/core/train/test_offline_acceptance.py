@@ -10,7 +10,7 @@ import pytest
 import toys
 
 from outrider.core.drafting import registry
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.train.offline_acceptance import Acceptance, ride
 
 
@@ -32,7 +32,7 @@ def test_a_drafter_that_runs_the_targets_layers_is_measured_as_an_answer_would_m
     tokens = passes = 0
     for text in texts:
         limit = len(text.ids) - text.first
-        report = toys.answer(Conversation(teacher.target), text.ids[: text.first], rider, limit=limit, tokens=4)
+        report = toys.answer(ChatCache(teacher.target), text.ids[: text.first], rider, limit=limit, tokens=4)
         assert report.token_ids == text.ids[text.first :]
         tokens, passes = tokens + len(report.token_ids) - 1, passes + report.passes
     assert (made.tokens, made.rounds) == (tokens, passes)

@@ -11,16 +11,16 @@ from torch import Tensor
 from outrider.core.base.errors import OutriderError
 from outrider.core.base.protocol import DrafterChoice, Notice, Progress, Report, Step
 from outrider.core.decode.rounds import Rounds
+from outrider.core.drafting.contract import Committed as Fact
 from outrider.core.drafting.contract import Context, Draft, Drafter
-from outrider.core.drafting.contract import Step as Fact
 from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.model.capture import Capture
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.noise import Noise, gumbel
 from outrider.core.sampling.sample import Sampler, Settings
-from outrider.core.session.answer import Answer, Order
-from outrider.core.session.conversation import Conversation
+from outrider.core.session.answer import Answer, AnswerRequest
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.pool import PooledDrafter, Wanted
 
 GREEDY = Settings(temperature=0)
@@ -156,7 +156,7 @@ class Ride:
     def width(self) -> int:
         """Nodes of a draft: a whole tree, or a chain of a usual length."""
         shape = self.rider.shape
-        return min(shape.nodes if shape.nodes > shape.depth else min(shape.nodes, CHAIN), SLACK - 1)
+        return min(shape.nodes if shape.nodes > shape.depth else min(shape.nodes, CHAIN), MAX_DRAFT_ROWS - 1)
 
     def judge(self) -> None:
         """Raises Broken if it failed, or did what it must not."""
@@ -185,12 +185,12 @@ class Rig:
         self.target = TargetModel(lender.decoder, lender.info, min(lender.context, context), capture)
         self._plain: dict[Ask, Run] = {}
 
-    def talk(self) -> Conversation:
+    def talk(self) -> ChatCache:
         """A new conversation; the one before is over."""
         self.target.rewind(0)
-        return Conversation(self.target)
+        return ChatCache(self.target)
 
-    def run(self, ask: Ask, ride: Ride | None, talk: Conversation | None = None) -> Run:
+    def run(self, ask: Ask, ride: Ride | None, talk: ChatCache | None = None) -> Run:
         """One answer with the drafter, or plain; in a conversation that goes on, or in a new one. Raises Broken."""
         talk = talk or self.talk()
         tokens = None if ride is None else ride.width
@@ -198,7 +198,7 @@ class Rig:
             talk.drafters.put(Wanted("drafter"), ride.rider)
         choices = {name: DrafterChoice(name=name, tokens=tokens) for name in ("drafter", "none")}
         first = "none" if ride is None or ask.switches else "drafter"
-        order = Order(
+        order = AnswerRequest(
             request=0,
             model="",
             ids=list(ask.ids),

@@ -15,16 +15,16 @@ from functools import partial
 
 import torch
 
-from outrider.core.drafting.contract import Context, Step
+from outrider.core.drafting.contract import Committed, Context
 from outrider.core.drafting.read_only import Tokens
-from outrider.core.drafting.registry import Rider
+from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.model.decoder import Pass
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.accept import NO_DRAFT, accept
 from outrider.core.sampling.draft_tree import DraftTree
 from outrider.core.sampling.sample import Sampler
 
-from .flights import AsyncRounds
+from .async_rounds import AsyncRounds
 from .round_result import RoundResult
 
 
@@ -49,7 +49,7 @@ class Rounds:
         self._ahead = ahead
         self._async = AsyncRounds.of(target.lane, sampler)
 
-    def run(self, drafter: Rider | None, budget: int) -> RoundResult:
+    def run(self, drafter: ActiveDrafter | None, budget: int) -> RoundResult:
         """One round with at most `budget` draft tokens; 0 or no drafter is a plain pass.
 
         One that is in flight already is plain, or was drafted on the device; it is read whatever the budget is.
@@ -72,7 +72,7 @@ class Rounds:
         done.asked, done.late = len(done.draft) if launched else budget, late
         return done
 
-    def propose(self, drafter: Rider | None, budget: int) -> DraftTree:
+    def propose(self, drafter: ActiveDrafter | None, budget: int) -> DraftTree:
         """What is to be verified: of a tree that the target cannot take, the line of its first children."""
         if drafter is None or budget <= 0:
             return NO_DRAFT
@@ -80,7 +80,7 @@ class Rounds:
         return drafter.propose(context, self.target.vocab, trees=self.target.trees) or NO_DRAFT
 
     def verify_draft(
-        self, drafter: Rider | None, draft: DraftTree, nodes: int = 0, *, ahead: bool = False
+        self, drafter: ActiveDrafter | None, draft: DraftTree, nodes: int = 0, *, ahead: bool = False
     ) -> RoundResult:
         """The round that is in flight, or one with that draft, whoever made it; `nodes`: with a draft of the device form instead.
 
@@ -110,7 +110,7 @@ class Rounds:
         return done
 
     def accept(
-        self, drafter: Rider | None, draft: DraftTree, result: Pass, chosen: Sequence[int] | None = None
+        self, drafter: ActiveDrafter | None, draft: DraftTree, result: Pass, chosen: Sequence[int] | None = None
     ) -> RoundResult:
         """Accept and commit what the target made of the root and a draft: `result` has the states that the drafter needs.
 
@@ -134,7 +134,7 @@ class Rounds:
         if self._async is not None:
             self._async.forget(len(self.tokens))
 
-    def draft_context(self, drafter: Rider, budget: int) -> Context:
+    def draft_context(self, drafter: ActiveDrafter, budget: int) -> Context:
         """What a drafter sees of this round."""
         return Context(
             self._seen,
@@ -147,7 +147,7 @@ class Rounds:
             self.worth_extending,
         )
 
-    def _verify_here(self, drafter: Rider | None, draft: DraftTree) -> RoundResult:
+    def _verify_here(self, drafter: ActiveDrafter | None, draft: DraftTree) -> RoundResult:
         """The round at once, with the host's own acceptance."""
         began = time.perf_counter()
         states = drafter.needs.hidden if drafter is not None else ()
@@ -157,11 +157,11 @@ class Rounds:
         done.verify_s = time.perf_counter() - began - done.advance_s
         return done
 
-    def _launch(self, rounds: AsyncRounds, drafter: Rider | None, draft: DraftTree, nodes: int) -> None:
+    def _launch(self, rounds: AsyncRounds, drafter: ActiveDrafter | None, draft: DraftTree, nodes: int) -> None:
         if drafter is None or nodes == 0 or not rounds.launch_on_device(self.tokens, drafter, nodes):
             rounds.launch(self.tokens, draft, drafter)
 
-    def _known(self, rounds: AsyncRounds, drafter: Rider | None, nodes: int) -> bool:
+    def _known(self, rounds: AsyncRounds, drafter: ActiveDrafter | None, nodes: int) -> bool:
         """Whether the round behind the newest one needs nothing of the host."""
         if nodes:
             return rounds.drafter is drafter
@@ -169,11 +169,11 @@ class Rounds:
             return rounds.drafter is None
         return rounds.drafter is None and self.plain_next is not None and self.plain_next()
 
-    def _wants(self, drafter: Rider, budget: int) -> bool:
+    def _wants(self, drafter: ActiveDrafter, budget: int) -> bool:
         """Whether a drafter would have drafted for the round that is in flight."""
         return drafter.wants(self.draft_context(drafter, budget), self.target.vocab, trees=self.target.trees)
 
-    def _commit(self, drafter: Rider | None, done: RoundResult, *, known: bool = True) -> None:
+    def _commit(self, drafter: ActiveDrafter | None, done: RoundResult, *, known: bool = True) -> None:
         """The round's tokens become part of the conversation, and the drafter hears of them; `known`: it was its own round."""
         start = len(self.tokens)
         self.tokens.extend(done.tokens)
@@ -182,5 +182,5 @@ class Rounds:
         began = time.perf_counter()
         path = torch.tensor(done.path if known else [], dtype=torch.int64)
         choices = done.choices if known and drafter.needs.choices else None
-        drafter.advance(Step(start, torch.tensor(done.tokens), path, done.hidden if known else None, choices))
+        drafter.advance(Committed(start, torch.tensor(done.tokens), path, done.hidden if known else None, choices))
         done.advance_s = time.perf_counter() - began

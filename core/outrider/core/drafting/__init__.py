@@ -6,6 +6,7 @@ from outrider.core.base.model_info import ModelInfo
 
 from .contract import (
     API,
+    Committed,
     Context,
     DeviceDrafter,
     Draft,
@@ -16,7 +17,6 @@ from .contract import (
     Needs,
     Shape,
     Stateless,
-    Step,
     Stream,
     Target,
 )
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "API",
     "ChainSampler",
+    "Committed",
     "Context",
     "DeviceDrafter",
     "Draft",
@@ -40,7 +41,6 @@ __all__ = [
     "Needs",
     "Shape",
     "Stateless",
-    "Step",
     "Stream",
     "Target",
 ]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from outrider.core.model.capture import Capture
-    from outrider.core.model.kernels.forms import Form
+    from outrider.core.model.kernels.forms import WeightFormat
 
 Result = TypeVar("Result")
 
@@ -83,7 +83,7 @@ Draft = DraftTree
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Committed:
     """What became true. At prefill `tokens` is a run of the prompt (and, last, the first sampled token)."""
 
     start: int  # position of tokens[0] in the conversation
@@ -138,12 +138,12 @@ class Target(Protocol):
     device: torch.device
 
     @property
-    def form(self) -> Form:
+    def form(self) -> WeightFormat:
         """How its matrices are kept; for layers that belong to it and are to be kept alike."""
         ...
 
     @property
-    def beside(self) -> Form:
+    def beside(self) -> WeightFormat:
         """How a drafter keeps matrices of its own: rounded where the target's are, since a draft has to cost little of a pass."""
         ...
 
@@ -216,7 +216,7 @@ class Drafter(Protocol):
         """Forget the conversation."""
         ...
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Hear what became true."""
         ...
 
@@ -286,7 +286,7 @@ class Stateless:
     def reset(self) -> None:
         """Nothing to forget."""
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Nothing to keep."""
 
     def propose(self, context: Context) -> Draft | None:

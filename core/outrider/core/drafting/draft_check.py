@@ -8,10 +8,10 @@ from operator import lt
 
 from outrider.core.sampling.draft_tree import DraftTree
 
-from .contract import Shape, Step
+from .contract import Committed, Shape
 
 
-def renumbered(step: Step, nodes: int, line: list[int] | None) -> Step:
+def renumbered(step: Committed, nodes: int, line: list[int] | None) -> Committed:
     """What became of a draft of so many nodes of which only the first ones were verified, or those of a `line`."""
     numbers = list(range(nodes)) if line is None else line
     path, choices = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .contract import Step
+from .contract import Committed
 
 
 class KnownStates:
@@ -11,7 +11,7 @@ class KnownStates:
     def __init__(self) -> None:
         self._runs: list[tuple[int, int]] = []  # first token, and the one behind the last
 
-    def add(self, step: Step) -> None:
+    def add(self, step: Committed) -> None:
         """Count the states of a step, which belong to the last of its tokens."""
         stop = step.start + step.tokens.shape[0]
         first = stop - (0 if step.hidden is None else step.hidden.shape[0])

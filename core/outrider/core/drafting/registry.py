@@ -21,7 +21,7 @@ from outrider.core.base.trouble import out_of_memory, release
 from outrider.core.sampling.draft_tree import DraftTree
 
 from . import announced
-from .contract import API, Context, Drafter, Fit, Match, Method, Needs, Shape, Stateless, Step, Target
+from .contract import API, Committed, Context, Drafter, Fit, Match, Method, Needs, Shape, Stateless, Target
 from .draft_check import flaw, renumbered
 from .known_states import KnownStates
 from .watching import watching
@@ -270,7 +270,7 @@ def _fitting(entry: Entry, info: ModelInfo, weights: object) -> Match:
     return answer
 
 
-class Rider(Protocol):
+class ActiveDrafter(Protocol):
     """What rides along: one guarded drafter, or several that compete. Nothing of it raises."""
 
     name: str
@@ -300,7 +300,7 @@ class Rider(Protocol):
     def reset(self) -> None:
         """Forget the conversation."""
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Hear what became true."""
 
     def rewind(self, length: int) -> None:
@@ -310,7 +310,7 @@ class Rider(Protocol):
         """How many of the newest tokens have a state that it needs and was not told."""
         ...
 
-    def restate(self, step: Step) -> None:
+    def restate(self, step: Committed) -> None:
         """Hear tokens once more, the newest that it knows, now with their states."""
 
     def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
@@ -327,7 +327,7 @@ class Rider(Protocol):
     def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
         """Device form of `advance`."""
 
-    def fork(self, report: Callable[[str], None]) -> Rider | None:
+    def fork(self, report: Callable[[str], None]) -> ActiveDrafter | None:
         """One that follows another conversation, which begins empty, and fails by itself; None where that cannot be made."""
 
     def close(self) -> None:
@@ -375,7 +375,7 @@ class GuardedDrafter:
         self.known, self._states = 0, KnownStates()
         self._call("reset")
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Hand on what became true, nodes numbered as the drafter proposed them."""
         whole, self._whole = self._whole, None
         if whole is not None and (step.path.shape[0] or step.choices is not None):
@@ -392,11 +392,11 @@ class GuardedDrafter:
             self._states.cut(length)
 
     def lacking(self, newest: int) -> int:
-        """As `Rider`."""
+        """As `ActiveDrafter`."""
         return self._states.lacking(self.known - newest, self.known) if self.needs.hidden else 0
 
-    def restate(self, step: Step) -> None:
-        """As `Rider`."""
+    def restate(self, step: Committed) -> None:
+        """As `ActiveDrafter`."""
         self.rewind(step.start)
         self.advance(step)
 
@@ -424,7 +424,7 @@ class GuardedDrafter:
         return (replace(draft, probs=None) if drop else draft), problem
 
     def wants(self, context: Context, vocab: int, *, trees: bool = True) -> bool:
-        """As `Rider`: it may."""
+        """As `ActiveDrafter`: it may."""
         return True
 
     def propose_device(self, nodes: int) -> Tensor | None:
@@ -436,7 +436,7 @@ class GuardedDrafter:
         self._call("advance_device", tokens, count, hidden)
 
     def fork(self, report: Callable[[str], None]) -> Self | None:
-        """As `Rider`."""
+        """As `ActiveDrafter`."""
         made = self._call("fork")
         if made is None:
             return None

@@ -26,17 +26,17 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from outrider.core.model.cache.layout import LOOSE, Still, Tables, Tree, Where
-from outrider.core.model.cache.states import SLACK, Room, Rows, State
-from outrider.core.model.lane import Lane
+from outrider.core.model.cache.layout import LOOSE, DeviceStart, PassLayout, Tables, Tree
+from outrider.core.model.cache.states import MAX_DRAFT_ROWS, CacheConfig, KVCache, State
+from outrider.core.model.graph_runner import GraphRunner
 from outrider.core.model.steps import SHORT, Steps, filled
 
-from .contract import Step, Target
+from .contract import Committed, Target
 
 CHUNK = 512  # rows of one pass; fewer wait until a draft is asked for
 TAIL = 64  # newest states that stay when their rows are written
 
-Run = Callable[[Sequence[Rows], Tensor, Tensor, Where, "Tensor | slice"], Any]
+Run = Callable[[Sequence[KVCache], Tensor, Tensor, PassLayout, "Tensor | slice"], Any]
 """`run(rows, ids [S], x [S, d], layout, newest)` writes the rows of a pass and gives, as tensors, what the drafter wants of its
 rows `newest` [k]. Row i stands for the state `x[i]` and the token behind it, `ids[i]`."""
 
@@ -44,7 +44,7 @@ rows `newest` [k]. Row i stands for the state `x[i]` and the token behind it, `i
 class Layer(Protocol):
     """What makes rows: a token mixer, or `Outputs`."""
 
-    def new_state(self, room: Room) -> State | None:
+    def new_state(self, room: CacheConfig) -> State | None:
         """Rows for a new conversation."""
         ...
 
@@ -54,9 +54,9 @@ class Outputs(NamedTuple):
 
     width: int
 
-    def new_state(self, room: Room) -> State:
+    def new_state(self, room: CacheConfig) -> State:
         """[capacity, width]."""
-        return Rows(room.capacity, ((self.width,),), 0, room)
+        return KVCache(room.capacity, ((self.width,),), 0, room)
 
 
 class Known(NamedTuple):
@@ -80,13 +80,13 @@ class Scratch(NamedTuple):
     tables: Tables
     like: Tensor
 
-    def layout(self, rows: int, tree: Tree | None = None, past: int = 0) -> Where:
+    def layout(self, rows: int, tree: Tree | None = None, past: int = 0) -> PassLayout:
         """Of a pass of so many rows behind `past` provisional ones."""
         start = self.base + past
-        place = Still(start, self.end) if isinstance(start, Tensor) else start
-        return Where(place, rows, self.tables, self.like.dtype, self.like.device, tree)
+        place = DeviceStart(start, self.end) if isinstance(start, Tensor) else start
+        return PassLayout(place, rows, self.tables, self.like.dtype, self.like.device, tree)
 
-    def tree(self, depths: Tensor, seen: Tensor) -> Where:
+    def tree(self, depths: Tensor, seen: Tensor) -> PassLayout:
         """Of the last S of T provisional rows: `seen` [S, T] is whom each of them sees, `depths` [T] where each stands below the
         first."""
         rows, loose = seen.shape
@@ -109,10 +109,10 @@ class DraftState:
         read: Callable[[Tensor], Tensor],
         run: Run | None = None,
         *,
-        scratch: int = SLACK,
+        scratch: int = MAX_DRAFT_ROWS,
     ) -> None:
         self._target, self._layers, self._tables, self._read, self._run = target, layers, tables, read, run
-        self._room = Room(target.context + scratch, target.dtype, target.device, rings=inf)  # cut to any length
+        self._room = CacheConfig(target.context + scratch, target.dtype, target.device, rings=inf)  # cut to any length
         self._like = torch.empty(0, dtype=target.dtype, device=target.device)
         self._new_rows()
         self._gaps = not any(rows.window for rows in self.rows)
@@ -120,7 +120,7 @@ class DraftState:
 
     def _new_rows(self) -> None:
         states = [layer.new_state(self._room) for layer in self._layers]
-        self.rows = [state for state in states if isinstance(state, Rows)]
+        self.rows = [state for state in states if isinstance(state, KVCache)]
         assert len(self.rows) == len(states)
         graphs = self._target.graphs
         self._steps = None if graphs is None else Steps(graphs, self._like, self._layers)  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ class DraftState:
         self._forget()
         self.wipe()
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Take in tokens, and the states that came with them."""
         if step.start < len(self.tokens):
             self.rewind(step.start)
@@ -306,25 +306,25 @@ class DraftState:
         if steps is None or count - newest >= SHORT:
             layout = self._line(row, count, shift)
             return run(self.rows, torch.tensor(ids, device=self._room.device), x, layout, slice(count - newest, count))
-        width = Lane.width(count)
+        width = GraphRunner.width(count)
         end = steps.end(row + width, self.rows[0])
 
         def work(sheet: Tensor, x: Tensor) -> Any:
             ids, base, ahead, last = sheet.split((width, 1, 1, 1))
-            layout = self._line(Still(base, end), width, ahead if shift else 0)
+            layout = self._line(DeviceStart(base, end), width, ahead if shift else 0)
             return run(self.rows, ids, x, layout, last + torch.arange(newest, device=x.device))
 
         sheet = steps.told([*ids, *[0] * (width - count), row, shift, count - newest])
         return steps((key, width, end, newest, shift > 0), work, sheet, filled(x, width))
 
-    def _line(self, start: int | Still, rows: int, shift: int | Tensor) -> Where:
+    def _line(self, start: int | DeviceStart, rows: int, shift: int | Tensor) -> PassLayout:
         """Rows that do not see those behind them."""
         tree, device = None, self._room.device
         if isinstance(shift, Tensor) or shift:
-            base = start.base if isinstance(start, Still) else start
+            base = start.base if isinstance(start, DeviceStart) else start
             positions = torch.arange(rows, device=device) + (base + shift)
             tree = Tree(base, positions, torch.ones(rows, rows, dtype=torch.bool, device=device).tril())
-        return Where(start, rows, self._tables, self._room.dtype, device, tree)
+        return PassLayout(start, rows, self._tables, self._room.dtype, device, tree)
 
     @torch.inference_mode()
     def draft(

@@ -30,7 +30,7 @@ from . import catalogue, memory
 from .catalogue import Entry
 
 if TYPE_CHECKING:
-    from outrider.core.model.kernels.forms import Form
+    from outrider.core.model.kernels.forms import WeightFormat
 
 CONTEXT = 8192  # tokens, where the user does not say: K/V of a small model stay below 200 MB
 LEAST = 2048  # tokens; a context below that is not offered
@@ -56,7 +56,7 @@ class Settings:
     dtype: str  # a key of ITEM
     context: int  # tokens
     quantize: str = "auto"  # a key of BITS, or another word for: as it is
-    keep: Keep = "fast"  # which quantised matrices stay so, see `Form`
+    keep: Keep = "fast"  # which quantised matrices stay so, see `WeightFormat`
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ class Subject:
 # ------------------------------------------------------------------ parts
 
 
-def resident(checkpoint: Checkpoint, form: Form) -> int:
+def resident(checkpoint: Checkpoint, form: WeightFormat) -> int:
     """Bytes of the weights in memory, a head that shares the token table apart. Tensors with one axis count as fp32."""
     return int(sum(_tensor(checkpoint, name, form) for name in used(checkpoint)))
 
 
-def _tensor(checkpoint: Checkpoint, name: str, form: Form) -> float:
+def _tensor(checkpoint: Checkpoint, name: str, form: WeightFormat) -> float:
     shape, item = checkpoint.shape(name), form.dtype.itemsize
     size, layout = math.prod(shape), checkpoint.layout(name)
     if len(shape) < 2:
@@ -93,7 +93,7 @@ def _tensor(checkpoint: Checkpoint, name: str, form: Form) -> float:
     )
 
 
-def _matrix(layout: Layout | None, rows: int, columns: int, how: tuple[Form, int | None]) -> float:
+def _matrix(layout: Layout | None, rows: int, columns: int, how: tuple[WeightFormat, int | None]) -> float:
     """Bytes of a matrix that is multiplied by, rounded to so many bits or as it is."""
     form, bits = how
     if layout is not None and form.keeps(layout) and layout.bits <= (bits or 8):
@@ -123,10 +123,10 @@ def used(checkpoint: Checkpoint) -> list[str]:
 def rows_kept(window: int, context: int) -> int:
     """Rows of keys and values that a layer of this window keeps (0: it sees all) where `context` tokens have to fit."""
     from outrider.core.model.cache.layout import span
-    from outrider.core.model.cache.states import RINGS, SLACK
+    from outrider.core.model.cache.states import MAX_DRAFT_ROWS, RINGS
 
-    ring = span(window - 1 + SLACK)
-    capacity = context + SLACK
+    ring = span(window - 1 + MAX_DRAFT_ROWS)
+    capacity = context + MAX_DRAFT_ROWS
     return ring if window and capacity > RINGS * ring else span(capacity)
 
 
@@ -163,12 +163,12 @@ def recurrent(spec: TargetSpec, dtype_name: str) -> Iterator[int]:
 
 def beside(spec: TargetSpec, context: int, dtype_name: str) -> int:
     """Bytes of rope tables and of the recurrent states that are kept beside the newest: snapshots, and that before a pass."""
-    from outrider.core.model.cache.states import SLACK, SNAPSHOTS
+    from outrider.core.model.cache.states import MAX_DRAFT_ROWS, SNAPSHOTS
 
     mixers = [layer.mixer for layer in spec.layers]
     ropes = {(mixer.rope, mixer.head_dim) for mixer in mixers if isinstance(mixer, AttentionSpec) and mixer.rope}
     ropes |= {(mixer.rope, mixer.rope_dim) for mixer in mixers if isinstance(mixer, LatentSpec)}
-    tables = sum(2 * (context + SLACK) * size * ITEM[dtype_name] for _, size in ropes)
+    tables = sum(2 * (context + MAX_DRAFT_ROWS) * size * ITEM[dtype_name] for _, size in ropes)
     return tables + (SNAPSHOTS + 1) * sum(recurrent(spec, dtype_name))
 
 
@@ -183,11 +183,11 @@ def of_checkpoint(checkpoint: Checkpoint, name: str = "") -> Subject:
     def weights(how: Settings) -> int:
         import torch
 
-        from outrider.core.model.kernels.forms import Form, packs
+        from outrider.core.model.kernels.forms import WeightFormat, packs
         from outrider.core.model.load import DTYPES
 
         device, dtype = torch.device(how.device), DTYPES[how.dtype]
-        form = Form(dtype, device, {"int8": 8, "int4": 4}.get(how.quantize), how.keep)
+        form = WeightFormat(dtype, device, {"int8": 8, "int4": 4}.get(how.quantize), how.keep)
         total = resident(checkpoint, form)
         if shared:  # the head's own copy of a token table that it cannot multiply by as it lies
             table = next(name for name in used(checkpoint) if name.endswith(_TABLES[:2]))

@@ -21,7 +21,7 @@ from outrider.core.drafting.contract import Shape
 from outrider.core.library import discovery
 from outrider.core.library.jobs import event
 from outrider.core.library.library import resolve
-from outrider.core.model.model import SLACK
+from outrider.core.model.model import MAX_DRAFT_ROWS
 from outrider.core.session.answer_runs import PLAIN, Answered, Prompting, Run, parting, run_of, score
 from outrider.core.session.engine import Engine, Say, check_choice
 from outrider.core.session.loading import Model
@@ -195,7 +195,7 @@ class _Test:
 def usual(shape: Shape) -> int:
     """Draft tokens where nobody says how many: a chain of a usual length, or the whole tree."""
     most = shape.nodes if shape.nodes > shape.depth else min(shape.nodes, CHAIN)
-    return min(most, SLACK - 1)
+    return min(most, MAX_DRAFT_ROWS - 1)
 
 
 class _Tally:

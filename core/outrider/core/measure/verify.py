@@ -27,12 +27,12 @@ from outrider.core.base.protocol import (
     Verify,
 )
 from outrider.core.decode.round_result import RoundResult
-from outrider.core.drafting.registry import Rider
+from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler
-from outrider.core.session.answer import Answer, Order
+from outrider.core.session.answer import Answer, AnswerRequest
 from outrider.core.session.answer_runs import PLAIN, Answered, Prompting, Quiet, parting
-from outrider.core.session.conversation import CHUNK
+from outrider.core.session.chat_cache import CHUNK
 from outrider.core.session.engine import Engine, Say, check_choice
 
 from . import verify_chat
@@ -166,7 +166,7 @@ class _Place:
     """A parting, and what the models saw there."""
 
     parting: Parting
-    order: Order
+    order: AnswerRequest
     prefix: list[int]  # tokens of the answer before it
 
     def gap(self, logits: Tensor, sampler: Sampler, path: Sequence[int] = ()) -> float | None:
@@ -368,7 +368,7 @@ class _Job:
         self._say(Progress(self._request.id, phase, done, total, unit, note))
 
 
-def _pinned(choice: DrafterChoice, rider: Rider | None) -> DrafterChoice:
+def _pinned(choice: DrafterChoice, rider: ActiveDrafter | None) -> DrafterChoice:
     """As many tokens each round as are usual: a policy might find that drafting does not pay, and then nothing would be compared.
 
     Where several compete, that is part of what is compared.

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from outrider.core.model.blocks.attention import Attention
-from outrider.core.model.cache.layout import Place, Where, tree_of
-from outrider.core.model.cache.states import RINGS, SLACK, Cache, Room, Rows, State
+from outrider.core.model.cache.layout import KVSlots, PassLayout, tree_of
+from outrider.core.model.cache.states import MAX_DRAFT_ROWS, RINGS, Cache, CacheConfig, KVCache, State
 from outrider.core.model.families.spec import AttentionSpec, RopeSpec
 from outrider.core.model.kernels.interface import Crowd, Fused
-from outrider.core.model.kernels.linear import FEW
+from outrider.core.model.kernels.linear import MAX_DECODE_ROWS
 
 from .decoder import Decoder, Pass
 from .kernels import ops
@@ -29,7 +29,7 @@ from .kernels import ops
 class Parted(Protocol):
     """A token mixer in three steps."""
 
-    def new_state(self, room: Room) -> State | None:
+    def new_state(self, room: CacheConfig) -> State | None:
         """As `decoder.Mixer`."""
         ...
 
@@ -37,7 +37,7 @@ class Parted(Protocol):
         """[R, d] -> what the other two steps take, each part with R rows; hangs on each row alone."""
         ...
 
-    def along(self, parts: tuple[Tensor, ...], where: Where, state: State | None) -> Tensor:
+    def along(self, parts: tuple[Tensor, ...], where: PassLayout, state: State | None) -> Tensor:
         """What the S rows of one conversation take from its memory and leave there: [S, ...]. May write over `parts`."""
         ...
 
@@ -46,7 +46,7 @@ class Parted(Protocol):
         ...
 
 
-class Share(NamedTuple):
+class SequencePass(NamedTuple):
     """One conversation's share of a pass."""
 
     ids: Sequence[int]  # [S], the root and the draft
@@ -55,20 +55,20 @@ class Share(NamedTuple):
     states: tuple[int, ...] = ()  # numbers of the residuals to export
 
 
-class _Beside(Where):
+class _Beside(PassLayout):
     """Several places, one behind the other, each with the states that belong to it."""
 
-    def __init__(self, decoder: Decoder, shares: Sequence[Share]) -> None:
+    def __init__(self, decoder: Decoder, shares: Sequence[SequencePass]) -> None:
         tables, dtype, device = decoder.weights.tables, decoder.dtype, decoder.device
         super().__init__(0, sum(len(share.ids) for share in shares), tables, dtype, device)
         self._crowds: dict[tuple[RopeSpec | None, int, tuple[int, ...]], Crowd | None] = {}
-        self.each: list[tuple[slice, Where, Cache]] = []
+        self.each: list[tuple[slice, PassLayout, Cache]] = []
         at = 0
         for ids, cache, parents, _ in shares:
             if cache.length + len(ids) > cache.capacity:
                 raise ValueError(f"{len(ids)} tokens at {cache.length} exceed a cache of {cache.capacity}")
             tree = None if parents is None else tree_of(parents, cache.length, device)
-            where = Where(cache.length, len(ids), tables, dtype, device, tree)
+            where = PassLayout(cache.length, len(ids), tables, dtype, device, tree)
             self.each.append((slice(at, at + len(ids)), where, cache))
             at += len(ids)
 
@@ -81,7 +81,7 @@ class _Beside(Where):
         places = [
             state.place(where)
             for state, (_, where, _) in zip(states, self.each, strict=True)
-            if isinstance(state, Rows)
+            if isinstance(state, KVCache)
         ]
         rings = tuple(-1 if place is None else place[1] for place in places)
         if -1 in rings:
@@ -93,7 +93,7 @@ class _Beside(Where):
         return (
             None
             if crowd is None
-            else crowd(mixed, [state.parts[0] for state in states if isinstance(state, Rows)], heads)
+            else crowd(mixed, [state.parts[0] for state in states if isinstance(state, KVCache)], heads)
         )
 
     def _crowd(self, fast: Fused, spec: AttentionSpec, rings: Sequence[int]) -> Crowd | None:
@@ -103,7 +103,7 @@ class _Beside(Where):
                 return None
             cos, sin = (None, None) if spec.rope is None else where.rope(spec.rope, spec.head_dim)
             slots = where.slots(ring) if ring else where.index
-            places.append(Place(slots, ring, cos, sin, where.sight))
+            places.append(KVSlots(slots, ring, cos, sin, where.sight))
         return fast.crowd(places)
 
 
@@ -114,11 +114,11 @@ class _Each:
     mixer: Parted
     source: int  # of the state
 
-    def new_state(self, room: Room) -> State | None:
+    def new_state(self, room: CacheConfig) -> State | None:
         """As the mixer's."""
         return self.mixer.new_state(room)
 
-    def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor, where: PassLayout, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[R, d] -> [R, d]; the states come with the place."""
         assert isinstance(where, _Beside)
         parts, made = self.mixer.project(x), list[Tensor]()
@@ -145,23 +145,23 @@ class Batched(Decoder):
         self.unnamed = decoder.unnamed
 
     @torch.inference_mode()
-    def together(self, shares: Sequence[Share]) -> list[Pass]:
+    def together(self, shares: Sequence[SequencePass]) -> list[Pass]:
         """A pass behind the committed tokens of each conversation; nothing is committed.
 
-        As many passes as keep each within `FEW` rows: a row's result does not depend on the others there.
+        As many passes as keep each within `MAX_DECODE_ROWS` rows: a row's result does not depend on the others there.
         """
         made: list[Pass] = []
         for some in _packed(shares):
             made += [self._single(*some)] if len(some) == 1 else self._pass(some)
         return made
 
-    def _single(self, share: Share) -> Pass:
+    def _single(self, share: SequencePass) -> Pass:
         """The pass of one conversation, which has faster steps."""
         tree = None if share.parents is None else tree_of(share.parents, share.cache.length, self.device)
         ids = torch.tensor(share.ids, device=self.device)
         return self._alone.run(ids, share.cache, states=share.states, tree=tree)
 
-    def _pass(self, shares: Sequence[Share]) -> list[Pass]:
+    def _pass(self, shares: Sequence[SequencePass]) -> list[Pass]:
         states = sorted({number for share in shares for number in share.states})
         kept: dict[int, Tensor] = {}
         ids = torch.tensor([token for share in shares for token in share.ids], device=self.device)
@@ -175,11 +175,11 @@ class Batched(Decoder):
         return made
 
 
-def _packed(shares: Sequence[Share]) -> Iterator[Sequence[Share]]:
+def _packed(shares: Sequence[SequencePass]) -> Iterator[Sequence[SequencePass]]:
     """Shares that go into one pass, in order."""
     first = rows = 0
     for number, share in enumerate(shares):
-        if rows and rows + len(share.ids) > FEW:
+        if rows and rows + len(share.ids) > MAX_DECODE_ROWS:
             yield shares[first:number]
             first, rows = number, 0
         rows += len(share.ids)
@@ -189,6 +189,6 @@ def _packed(shares: Sequence[Share]) -> Iterator[Sequence[Share]]:
 
 def state_bytes(decoder: Decoder, tokens: int) -> int:
     """What the states of a conversation of so many tokens take."""
-    room = Room(tokens + SLACK, decoder.dtype, torch.device("meta"), SLACK, RINGS)
+    room = CacheConfig(tokens + MAX_DRAFT_ROWS, decoder.dtype, torch.device("meta"), MAX_DRAFT_ROWS, RINGS)
     made = (block.mixer.new_state(room) for block in decoder.weights.blocks)
     return sum(state.nbytes for state in made if state is not None)

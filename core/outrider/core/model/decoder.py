@@ -17,10 +17,10 @@ from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Mixer, Weights
 from outrider.core.model.blocks.latent import LatentAttention
 from outrider.core.model.cache.early_exit import EarlyStates
-from outrider.core.model.cache.layout import Fixed, Still, Tree, Where
-from outrider.core.model.cache.states import RINGS, SLACK, Cache, Room
+from outrider.core.model.cache.layout import DeviceStart, PaddedStart, PassLayout, Tree
+from outrider.core.model.cache.states import MAX_DRAFT_ROWS, RINGS, Cache, CacheConfig
 from outrider.core.model.families.spec import TargetSpec
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.kernels.interface import Fused
 
 from .kernels import ops
@@ -45,7 +45,7 @@ class Decoder:
         self.weights = weights
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
-        self.form = weights.form or Form(self.dtype, self.device)
+        self.form = weights.form or WeightFormat(self.dtype, self.device)
         self._known: dict[Fused, Mapping[int, Stack]] = {}
         self._scale = torch.tensor(spec.embed_scale, dtype=self.dtype, device=self.device)  # rounded as weights are
         self.unnamed: Tensor | None = None  # [m] ids that the tokenizer has no token for
@@ -55,14 +55,14 @@ class Decoder:
         """Whether still passes read no more rows than there are, so that their `end` costs nothing."""
         return reads_what_is_there([block.mixer for block in self.weights.blocks], self._scale)
 
-    def new_cache(self, capacity: int, *, slack: int = SLACK, rings: float = RINGS) -> Cache:
+    def new_cache(self, capacity: int, *, slack: int = MAX_DRAFT_ROWS, rings: float = RINGS) -> Cache:
         """Empty states of this model for `capacity` tokens (at most the rope table's rows).
 
-        What the newest `slack` tokens left can be cut off again; `rings` as in `Room`.
+        What the newest `slack` tokens left can be cut off again; `rings` as in `CacheConfig`.
         """
         if capacity > self.weights.rows:
             raise ValueError(f"capacity {capacity} exceeds the rope table of {self.weights.rows}")
-        room = Room(capacity, self.dtype, self.device, slack, rings)
+        room = CacheConfig(capacity, self.dtype, self.device, slack, rings)
         return Cache([block.mixer.new_state(room) for block in self.weights.blocks], capacity)
 
     def embed_raw(self, ids: Tensor) -> Tensor:
@@ -133,18 +133,24 @@ class Decoder:
 
     @torch.inference_mode()
     def still(
-        self, ids: Tensor, cache: Cache, start: Still | Fixed, *, states: Sequence[int] = (), tree: Tree | None = None
+        self,
+        ids: Tensor,
+        cache: Cache,
+        start: DeviceStart | PaddedStart,
+        *,
+        states: Sequence[int] = (),
+        tree: Tree | None = None,
     ) -> Pass:
         """As `run`, from a row on that only the device knows, or with fixed shapes."""
         kept: dict[int, Tensor] = {}
-        where = Where(start, ids.shape[0], self.weights.tables, self.dtype, self.device, tree)
+        where = PassLayout(start, ids.shape[0], self.weights.tables, self.dtype, self.device, tree)
         x = self._blocks(ids, cache, where, range(len(self.weights.blocks)), (states, kept))
         hidden = torch.stack([kept[k] for k in states], 1) if states else None
         return Pass(self.logits(x), hidden)
 
     @torch.inference_mode()
     def early(
-        self, ids: Tensor, cache: Cache, start: int | Still, layers: int, states: Sequence[int] = ()
+        self, ids: Tensor, cache: Cache, start: int | DeviceStart, layers: int, states: Sequence[int] = ()
     ) -> dict[int, Tensor]:
         """Residuals [S, d] for `ids` at `start` by number: that after the first `layers` blocks, which are all that run, and
         those of `states` below it. What they write is scratch.
@@ -153,14 +159,14 @@ class Decoder:
         x = self._blocks(ids, cache, self._where(ids, cache, start, None), range(layers), (states, kept))
         return kept | {layers: x}
 
-    def _where(self, ids: Tensor, cache: Cache, start: int | Still, tree: Tree | None) -> Where:
+    def _where(self, ids: Tensor, cache: Cache, start: int | DeviceStart, tree: Tree | None) -> PassLayout:
         rows = ids.shape[0]
-        if not isinstance(start, Still) and start + rows > cache.capacity:
+        if not isinstance(start, DeviceStart) and start + rows > cache.capacity:
             raise ValueError(f"{rows} tokens at {start} exceed a cache of {cache.capacity}")
-        return Where(start, rows, self.weights.tables, self.dtype, self.device, tree)
+        return PassLayout(start, rows, self.weights.tables, self.dtype, self.device, tree)
 
     def _blocks(
-        self, ids: Tensor, cache: Cache, where: Where, layers: range, keep: tuple[Sequence[int], dict[int, Tensor]]
+        self, ids: Tensor, cache: Cache, where: PassLayout, layers: range, keep: tuple[Sequence[int], dict[int, Tensor]]
     ) -> Tensor:
         """Through some layers; where they are not the first ones, what these gave is kept already."""
         (states, kept), index, count = keep, layers.start, layers.stop
@@ -182,7 +188,7 @@ class Decoder:
             kept[count] = x
         return x
 
-    def _block(self, index: int, x: Tensor, where: Where, cache: Cache, extra: Tensor | None) -> Tensor:
+    def _block(self, index: int, x: Tensor, where: PassLayout, cache: Cache, extra: Tensor | None) -> Tensor:
         block = self.weights.blocks[index]
         x = block.run(x, where, cache.states[block.source], self.spec)
         if block.per_layer is not None and extra is not None:

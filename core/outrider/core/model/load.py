@@ -11,7 +11,7 @@ from outrider.core.base.errors import UsageError
 from outrider.core.model.blocks.block import Weights
 from outrider.core.model.cache.layout import Tables
 from outrider.core.model.families.spec import AttentionSpec, LatentSpec, TargetSpec
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 
 from .blocks import rope
 from .build import Builder
@@ -53,7 +53,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 @torch.inference_mode()
-def load_decoder(checkpoint: Checkpoint, form: Form, context: int, progress: Progress | None = None) -> Decoder:
+def load_decoder(checkpoint: Checkpoint, form: WeightFormat, context: int, progress: Progress | None = None) -> Decoder:
     """A decoder with room for `context` positions (slack included). Raises ModelError, also for tensors that nobody reads, and
     BrokenFileError.
 

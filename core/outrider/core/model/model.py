@@ -10,14 +10,14 @@ from torch import Tensor
 
 from outrider.core.base.model_info import ModelInfo
 from outrider.core.model.cache.early_exit import EarlyStates
-from outrider.core.model.cache.layout import Fixed, span, tree_of
-from outrider.core.model.cache.states import SLACK, Cache, Rows
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.cache.layout import PaddedStart, span, tree_of
+from outrider.core.model.cache.states import MAX_DRAFT_ROWS, Cache, KVCache
+from outrider.core.model.kernels.forms import WeightFormat
 
 from .capture import Capture, Result, capture_for
 from .decoder import Decoder, Pass
 from .exact import apart, width
-from .lane import Lane
+from .graph_runner import GraphRunner
 from .steps import filled
 
 SMALL = 0.85  # bytes of a parameter up to which a model has about 4 bits
@@ -43,25 +43,27 @@ class TargetModel:
         self.info = info
         self.context = context
         self.dtype, self.device = decoder.dtype, decoder.device
-        self.cache = decoder.new_cache(context + SLACK)
+        self.cache = decoder.new_cache(context + MAX_DRAFT_ROWS)
         if capture is None and decoder.device.type == "cuda":
             capture = capture_for(decoder.device)
         self.exact = exact is not None
         self.width = 0 if exact is None or (capture is None and apart(decoder)) else width(exact)
         """Rows of every pass that decodes; 0: as many as there are to decode."""
-        self.lane = None if capture is None else Lane(decoder, self.cache, capture, lines=self.exact, fixed=self.width)
+        self.lane = (
+            None if capture is None else GraphRunner(decoder, self.cache, capture, lines=self.exact, fixed=self.width)
+        )
         self._apart = (
             None if capture is None else capture.apart()
         )  # what a drafter cannot record stops no pass of the target
         self._states: tuple[int, ...] = ()  # that the last pass exported
 
     @property
-    def form(self) -> Form:
+    def form(self) -> WeightFormat:
         """How the decoder's matrices are kept."""
         return self.decoder.form
 
     @property
-    def beside(self) -> Form:
+    def beside(self) -> WeightFormat:
         """How a drafter's own matrices are best kept.
 
         On a CPU a pass takes as long as its weights take to read. Beside a target that is quantised, a drafter with plain ones
@@ -70,7 +72,7 @@ class TargetModel:
         each, bits = self.decoder.weights.each, None
         if self.device.type == "cpu" and each:
             bits = 4 if each <= SMALL else 8 if each <= HALF * self.dtype.itemsize else None
-        return Form(self.dtype, self.device, bits)
+        return WeightFormat(self.dtype, self.device, bits)
 
     @property
     def vocab(self) -> int:
@@ -90,7 +92,7 @@ class TargetModel:
     @property
     def most(self) -> int:
         """Rows of the widest pass that decodes: the root, and the longest draft."""
-        return self.width or SLACK
+        return self.width or MAX_DRAFT_ROWS
 
     @contextmanager
     def standing(self, cache: Cache) -> Iterator[None]:
@@ -120,7 +122,7 @@ class TargetModel:
         if self.width and not last and len(ids) > self.width:
             raise ValueError(f"{len(ids)} rows where a pass has {self.width}")
         listed = not isinstance(ids, Tensor)
-        if self.lane is not None and not last and (listed or self.width) and len(ids) <= SLACK:
+        if self.lane is not None and not last and (listed or self.width) and len(ids) <= MAX_DRAFT_ROWS:
             return self.lane.forward(ids if listed else ids.tolist(), parents, self._states)
         early = None if isinstance(ids, Tensor) or parents is not None else self._reusable(ids)
         self.cache.early_states = None
@@ -143,7 +145,7 @@ class TargetModel:
     def _fixed(self, ids: Tensor, states: Sequence[int]) -> Pass:
         """The pass of a chain, filled up to the width; what stands behind the chain is scratch."""
         rows = ids.shape[0]
-        start = Fixed(self.length, span(self.cache.capacity), rows)
+        start = PaddedStart(self.length, span(self.cache.capacity), rows)
         made = self.decoder.still(filled(ids.to(self.device), self.width), self.cache, start, states=states)
         return Pass(made.logits[:rows], None if made.hidden is None else made.hidden[:rows])
 
@@ -181,7 +183,7 @@ class TargetModel:
 
     def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
         """Residual [n, d] after the first layers, good until the next call; what they write is scratch."""
-        if self.lane is not None and ids.shape[0] <= SLACK and not self.cache.forgets:
+        if self.lane is not None and ids.shape[0] <= MAX_DRAFT_ROWS and not self.cache.forgets:
             return self.lane.early(ids, start, layers)
         made = self.decoder.early(ids, self.cache, start, layers, self._states)
         self.cache.early_states = self._record_early(ids, start, layers, made)
@@ -210,7 +212,7 @@ class TargetModel:
         itself. Where rope turns only a part of each head, its dims are in the order that `rope.order` describes.
         """
         state = self.cache.states[self.decoder.weights.blocks[layer].source]
-        if not isinstance(state, Rows) or len(state.parts) > 1:
+        if not isinstance(state, KVCache) or len(state.parts) > 1:
             raise ValueError(f"layer {layer} keeps no keys and values")
         keys, values = state.ordered(self.cache.length)[0].transpose(0, 1).chunk(2)
         return keys, values, self.cache.length

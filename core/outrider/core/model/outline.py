@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 
 from .load import load_decoder
 
@@ -61,4 +61,4 @@ def check(checkpoint: Checkpoint) -> None:
     """Go through a load of the model without weights. Raises ModelError for what a load would refuse."""
     outline: Any = _Outline(checkpoint)
     with _Quick():
-        load_decoder(outline, Form(torch.float32, torch.device("meta")), _ROWS)
+        load_decoder(outline, WeightFormat(torch.float32, torch.device("meta")), _ROWS)

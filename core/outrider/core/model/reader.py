@@ -15,7 +15,7 @@ from outrider.core.base.errors import ModelError
 from outrider.core.formats.quantized import Grouped, concat
 from outrider.core.model.blocks.norm import Norm
 from outrider.core.model.families.spec import TargetSpec
-from outrider.core.model.kernels.forms import Form, linear, rounded
+from outrider.core.model.kernels.forms import WeightFormat, linear, rounded
 from outrider.core.model.kernels.linear import Linear, Stacked, Table
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ PREFIXES = ("model.language_model.", "language_model.model.", "backbone.", "mode
 class Reader:
     """Checked access to the tensors of one checkpoint; counts the bytes that stay in memory, and the parameters read."""
 
-    def __init__(self, checkpoint: Checkpoint, spec: TargetSpec, form: Form) -> None:
+    def __init__(self, checkpoint: Checkpoint, spec: TargetSpec, form: WeightFormat) -> None:
         self.spec, self.names = spec, spec.names
         self._checkpoint, self.form = checkpoint, form
         self.origin = checkpoint.path.name

@@ -25,11 +25,11 @@ from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block, Weights
 from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.cache.layout import Tables, Where
-from outrider.core.model.cache.states import Cache, Ring, Room, Rows, State, new_rows
+from outrider.core.model.cache.layout import PassLayout, Tables
+from outrider.core.model.cache.states import Cache, CacheConfig, KVCache, SlidingKVCache, State, new_rows
 from outrider.core.model.families.spec import AttentionSpec, TargetSpec
 from outrider.core.model.kernels.interface import KINDS
-from outrider.core.model.kernels.linear import FEW, Linear, Stacked
+from outrider.core.model.kernels.linear import MAX_DECODE_ROWS, Linear, Stacked
 from outrider.core.model.kernels.native import Native, known
 from outrider.core.model.kernels.packed_linear import Packed, there
 
@@ -68,7 +68,7 @@ class _Memory(NamedTuple):
     """The states of a conversation as a stack reads them."""
 
     held: ctypes.Array[_Held]
-    rings: list[Ring]
+    rings: list[SlidingKVCache]
     widest: int  # rows of a pass in one line that all of them take
 
 
@@ -91,10 +91,10 @@ class Stack:
         self._sources = [block.source for block in blocks]
         self._held = blocks, tables  # what the pointers lead to
         self._blocks = (_Block * len(blocks))(*(_block(block, tables, dtype) for block in blocks))
-        self._memories: WeakKeyDictionary[Cache | Rows, _Memory] = WeakKeyDictionary()
+        self._memories: WeakKeyDictionary[Cache | KVCache, _Memory] = WeakKeyDictionary()
 
     def run(
-        self, x: Tensor, where: Where, cache: Cache, blocks: range, keep: tuple[Sequence[int], dict[int, Tensor]]
+        self, x: Tensor, where: PassLayout, cache: Cache, blocks: range, keep: tuple[Sequence[int], dict[int, Tensor]]
     ) -> Tensor | None:
         """[S, d] -> [S, d] through some of the blocks; residuals between them are kept as `Decoder` keeps them.
 
@@ -105,7 +105,9 @@ class Stack:
             memory = self._memories[cache] = _memory([cache.states[source] for source in self._sources])
         return self._run(x, None, where, memory, blocks, self._exports(x, blocks, *keep))
 
-    def through(self, x: Tensor, where: Where, states: Sequence[Rows], entry: Tensor | None = None) -> Tensor | None:
+    def through(
+        self, x: Tensor, where: PassLayout, states: Sequence[KVCache], entry: Tensor | None = None
+    ) -> Tensor | None:
         """[S, d] -> [S, d] through all blocks of a drafter, whose `states` are always the same ones together.
 
         `entry` [S, n]: what the first mixer reads in place of the normed `x`. None where the pass is too wide.
@@ -120,13 +122,13 @@ class Stack:
         self,
         x: Tensor,
         entry: Tensor | None,
-        where: Where,
+        where: PassLayout,
         memory: _Memory,
         blocks: range,
         exports: ctypes.Array | None,
     ) -> Tensor | None:
         sight = None if where.tree is None else where.sight
-        if where.rows > memory.widest or (where.tree is not None and (sight is None or where.rows > FEW)):
+        if where.rows > memory.widest or (where.tree is not None and (sight is None or where.rows > MAX_DECODE_ROWS)):
             return None
         for ring in memory.rings:
             ring.wrote(where.stop)
@@ -171,15 +173,15 @@ class Stack:
 
 
 def _memory(states: Sequence[State | None]) -> _Memory:
-    rows = [state for state in states if isinstance(state, Rows)]
-    rings = [state for state in rows if isinstance(state, Ring)]
+    rows = [state for state in states if isinstance(state, KVCache)]
+    rings = [state for state in rows if isinstance(state, SlidingKVCache)]
     shared = len({id(ring) for ring in rings}) < len(rings)  # a wide pass would leave its end alone to the next reader
     assert len(rows) == len(states)
     held = (_Held * len(rows))(
-        *((state.parts[0].data_ptr(), state.rows if isinstance(state, Ring) else 0) for state in rows)
+        *((state.parts[0].data_ptr(), state.rows if isinstance(state, SlidingKVCache) else 0) for state in rows)
     )
-    slack = min((ring.slack for ring in rings), default=FEW)
-    return _Memory(held, rings, sys.maxsize if slack >= FEW and not shared else min(FEW, slack))
+    slack = min((ring.slack for ring in rings), default=MAX_DECODE_ROWS)
+    return _Memory(held, rings, sys.maxsize if slack >= MAX_DECODE_ROWS and not shared else min(MAX_DECODE_ROWS, slack))
 
 
 def stacks(native: object, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
@@ -288,9 +290,9 @@ def failing(native: Native, dtype: torch.dtype) -> bool:
     mix, out, gate_up, down = (Packed(weight, None, dtype) for weight in codes)
     norm = Norm(width, some(width).to(dtype), 1e-6)
     block = Block(Attention(spec, mix, out), Dense(gate_up, down, "silu"), 0, norm, None, norm, None)
-    state, x = new_rows(Room(rows, dtype, mix.weight.device), (2, spec.head_dim)), some(rows, width).to(dtype)
+    state, x = new_rows(CacheConfig(rows, dtype, mix.weight.device), (2, spec.head_dim)), some(rows, width).to(dtype)
     stack = Stack(native, (block,), {}, dtype)
-    got = stack.run(x, Where(0, rows, {}, dtype, x.device), Cache([state], rows), range(1), ((), {}))
+    got = stack.run(x, PassLayout(0, rows, {}, dtype, x.device), Cache([state], rows), range(1), ((), {}))
     assert norm.weight is not None and got is not None
 
     mixed, projected, gates, lowered = (weight.expand().T for weight in codes)

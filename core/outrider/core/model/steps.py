@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.model.blocks.block import Mixer
-from outrider.core.model.cache.states import Rows
+from outrider.core.model.cache.states import KVCache
 
 from .capture import Capture
 from .decoder import reads_what_is_there
-from .lane import reach
+from .graph_runner import reach
 
 SHORT = 17  # rows of a pass that is worth a graph; longer ones come once in an answer
 
@@ -45,7 +45,7 @@ class Steps:
         """Numbers [n] on their way to the device."""
         return torch.tensor(numbers, dtype=torch.int64, pin_memory=self._device.type == "cuda")
 
-    def end(self, stop: int, rows: Rows, *, masked: bool = False) -> int:
+    def end(self, stop: int, rows: KVCache, *, masked: bool = False) -> int:
         """Rows that a still pass reads of a memory that it fills up to row `stop`; `masked`: no kernel takes its tree."""
         whole = rows.parts[0].shape[0]
         return whole if self._free and not masked else reach(stop, whole)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from outrider.core.sampling.draft_tree import DraftTree
 
-from .shadows import Scored
+from .unverified import Scored
 
 NONE = "none"
 What = Literal["ride", "pinned", "probe", "parked", "silent", "meter", "first", "rest", "off"]

@@ -19,9 +19,9 @@ from .acceptance import KEEP, Acceptance, DrafterRecord
 from .confidence import Calibrated
 from .costs import Costs
 from .decisions import Candidate, Choice, Drafted, Judged, Outcome, UpcomingRound
+from .drafting_pause import DraftingPause, PlainRuns
 from .metering import MeterSchedule
 from .plain import Stalls
-from .resting import PlainRuns, Resting
 
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 MARGIN, STAY = 1.03, 1.0  # what drafting must promise over plain decoding to begin, and to go on
@@ -75,7 +75,7 @@ class Policy:
         self._survival = 1.0  # of the draft that is being made
         self._rate = 0.0  # tokens for each second that it competes with
         self._answer = ANSWER
-        self._resting = Resting()
+        self._resting = DraftingPause()
         self._parked = Choice("silent")  # what was said when nobody rode last
         self._runs = PlainRuns()
 

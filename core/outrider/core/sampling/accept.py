@@ -28,7 +28,7 @@ from .sample import Sampler, greedy_rows
 
 if TYPE_CHECKING:
     from outrider.core.model.cache.layout import TreeLayout
-    from outrider.core.model.lane import DraftInputs
+    from outrider.core.model.graph_runner import DraftInputs
 
 EPSILON = 0.09  # typical acceptance: the least probability that is enough in any case
 ALPHA = 0.3  # and the share of exp(-entropy) that is enough where the target is undecided

@@ -27,7 +27,7 @@ from outrider.core.base.protocol import (
 )
 from outrider.core.decode.round_result import RoundResult
 from outrider.core.decode.rounds import Rounds
-from outrider.core.drafting.registry import Rider
+from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.policy.decisions import Candidate, Choice, Drafted, Outcome, UpcomingRound
 from outrider.core.policy.plain import MeteredRound, PlainMeter
 from outrider.core.policy.policy import ALONE, LADDER, Policy
@@ -38,12 +38,12 @@ from outrider.core.sampling.sample import Sampler, Settings
 from outrider.core.text.thinking import Splitter
 from outrider.core.text.tokenizer import Tokenizer
 
+from .chat_cache import CHUNK, ChatCache, PromptEnd
 from .composite import Composite
-from .conversation import CHUNK, Conversation, PromptEnd
 from .emit import Emitter, Pieces
 from .loops import loops
-from .phases import Phases
 from .recompute import give_states
+from .text_kind import TextKind
 
 TOLD = 0.25  # seconds between two tellings of what a plain pass takes
 _SHORTER = "Shorten it, start a new chat, or give a larger --context if the model allows."
@@ -67,7 +67,7 @@ class Control(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class AnswerRequest:
     """What an answer is made from, all choices settled."""
 
     request: int
@@ -104,10 +104,10 @@ class Answer:
 
     def __init__(
         self,
-        order: Order,
-        talk: Conversation,
+        order: AnswerRequest,
+        talk: ChatCache,
         policy: Policy,
-        choose: Callable[[DrafterChoice], Rider | None],
+        choose: Callable[[DrafterChoice], ActiveDrafter | None],
         say: Callable[[Step | Progress], None],
     ) -> None:
         self.order, self.talk, self.policy = order, talk, policy
@@ -122,8 +122,8 @@ class Answer:
         self.passes = self.proposed = self.accepted = 0
         self.by_drafter: dict[str, int] = {}
         self._choice = order.drafter
-        self._phases, self._telling = Phases(order.tail), Telling()
-        self._drafted: Rider | None = None  # who made the last draft
+        self._phases, self._telling = TextKind(order.tail), Telling()
+        self._drafted: ActiveDrafter | None = None  # who made the last draft
         self._kept: int | None = None  # tokens of the last round up to the end of the answer, if it ended there
         self._seq = 0
         self._reused = 0  # tokens of the prompt
@@ -155,7 +155,7 @@ class Answer:
 
     # ------------------------------------------------------------------ prefill
 
-    def _prefill(self, drafter: Rider | None, control: Control) -> bool:
+    def _prefill(self, drafter: ActiveDrafter | None, control: Control) -> bool:
         began = time.perf_counter()
         talk, ids = self.talk, self.order.ids
         states = tuple(drafter.needs.hidden) if drafter is not None and not drafter.failed else ()
@@ -202,7 +202,7 @@ class Answer:
 
     # ------------------------------------------------------------------ decode
 
-    def _decode(self, rounds: Rounds, drafter: Rider | None, control: Control) -> None:
+    def _decode(self, rounds: Rounds, drafter: ActiveDrafter | None, control: Control) -> None:
         context = self.talk.target.context
         self._give_states(drafter)
         while self.emitter.finish is None:
@@ -238,7 +238,7 @@ class Answer:
             if usual:
                 self._measure(done, ended - began, deciding, behind)
 
-    def _decide(self, rounds: Rounds, drafter: Rider | None, room: int) -> Choice:
+    def _decide(self, rounds: Rounds, drafter: ActiveDrafter | None, room: int) -> Choice:
         """Who drafts in this round and how many tokens: the last emitted token needs none, and none may pass the context."""
         pinned = self._choice.tokens
         most = min(self.emitter.left(room) - 1, self.talk.target.most - 1, LADDER[-1] if pinned is None else pinned)
@@ -250,7 +250,7 @@ class Answer:
         alone = Candidate(drafter.name, min(most, drafter.shape.nodes), block=drafter.block, line=drafter.line)
         return self.policy.choose(now, lambda: (alone,))
 
-    def _switch(self, drafter: Rider | None, control: Control) -> Rider | None:
+    def _switch(self, drafter: ActiveDrafter | None, control: Control) -> ActiveDrafter | None:
         """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
         choice = control.switched()
         if choice is None:
@@ -267,7 +267,7 @@ class Answer:
         control.switch_done(fresh.name if fresh is not None else "none", None)
         return fresh
 
-    def _give_states(self, drafter: Rider | None) -> None:
+    def _give_states(self, drafter: ActiveDrafter | None) -> None:
         """A drafter that takes up behind tokens that were read without it gets their states; that counts as drafting."""
         if drafter is None or self.emitter.finish is not None:
             return
@@ -286,7 +286,7 @@ class Answer:
         self.timing.draft_s += done.draft_s
         self.timing.verify_s += done.verify_s
 
-    def _learn(self, done: RoundResult, spent: float, context: int, drafter: Rider | None) -> None:
+    def _learn(self, done: RoundResult, spent: float, context: int, drafter: ActiveDrafter | None) -> None:
         """The policy hears of a round of so many seconds behind `context` tokens.
 
         `drafter` is the one whose cost it tells, None where that says nothing.

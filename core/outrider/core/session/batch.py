@@ -19,20 +19,20 @@ from outrider.core.base.protocol import Done, Event, Notice, Report
 from outrider.core.base.trouble import out_of_memory
 from outrider.core.decode.round_result import RoundResult
 from outrider.core.decode.rounds import Rounds
-from outrider.core.drafting.registry import Rider
+from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.library import memory
-from outrider.core.model.batched import Batched, Share, state_bytes
+from outrider.core.model.batched import Batched, SequencePass, state_bytes
 from outrider.core.model.cache.states import Cache
 from outrider.core.model.decoder import Pass
-from outrider.core.model.model import SLACK, TargetModel
-from outrider.core.policy.pace import Pace
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
+from outrider.core.policy.batch_policy import BatchPolicy
 from outrider.core.policy.policy import LADDER, Policy
 from outrider.core.sampling.accept import NO_DRAFT
 from outrider.core.sampling.device import SamplingTensors, kind_of
 from outrider.core.sampling.sample import greedy_rows, not_a_number
 
-from .answer import Answer, Control, Order, check_room
-from .conversation import Conversation
+from .answer import Answer, AnswerRequest, Control, check_room
+from .chat_cache import ChatCache
 
 MOST = 64  # answers at once, where nothing is said
 SHARE = 0.8  # of the free memory, that the states of all answers may take
@@ -40,16 +40,18 @@ SHARE = 0.8  # of the free memory, that the states of all answers may take
 Say = Callable[[Event], None]
 
 
-class _Seat(Answer):
+class _BatchedAnswer(Answer):
     """One answer among others. `decode_s` is the time since its first token, whoever was worked for in it.
 
     `draft_s` and `verify_s` are its own: of a pass, the share of its rows.
     """
 
-    def __init__(self, order: Order, rider: Rider | None, target: TargetModel, policy: Policy, say: Say) -> None:
-        super().__init__(replace(order, stable=0), Conversation(target), policy, lambda _: rider, say)
+    def __init__(
+        self, order: AnswerRequest, rider: ActiveDrafter | None, target: TargetModel, policy: Policy, say: Say
+    ) -> None:
+        super().__init__(replace(order, stable=0), ChatCache(target), policy, lambda _: rider, say)
         self._home, self._tell = rider, say
-        self.rider: Rider | None = None  # a fork of the one at home
+        self.rider: ActiveDrafter | None = None  # a fork of the one at home
         self.cache: Cache | None = None  # while it sits
         self.draft = NO_DRAFT
         self._target = target
@@ -61,7 +63,7 @@ class _Seat(Answer):
         target, order = self._target, self.order
         if self._home is not None and not self._home.failed:
             self.rider = self._home.fork(lambda text: self._tell(Notice(text, order.request)))
-        self.cache = target.decoder.new_cache(room(order, target) + SLACK)
+        self.cache = target.decoder.new_cache(room(order, target) + MAX_DRAFT_ROWS)
         with target.standing(self.cache):
             self._prefill(self.rider, control)
             self._rounds = Rounds(target, self.talk.tokens, self.sampler)
@@ -78,7 +80,9 @@ class _Seat(Answer):
         if self.rider is None or self.rider.failed:
             return 0
         most = min(
-            self.emitter.left(self._target.context - len(self.talk.tokens)) - 1, self.rider.shape.nodes, SLACK - 1
+            self.emitter.left(self._target.context - len(self.talk.tokens)) - 1,
+            self.rider.shape.nodes,
+            MAX_DRAFT_ROWS - 1,
         )
         pinned = self.order.drafter.tokens
         return max(0, min(most, LADDER[-1] if pinned is None else pinned))
@@ -94,7 +98,7 @@ class _Seat(Answer):
         assert self.cache is not None and self._rounds is not None
         began = time.perf_counter()
         fixed = self.free or self.order.drafter.tokens is not None
-        self._asked = min(self.most(), SLACK if fixed else length)
+        self._asked = min(self.most(), MAX_DRAFT_ROWS if fixed else length)
         with self._target.standing(self.cache):
             self.draft = self._rounds.propose(self.rider, self._asked)
         self._draft_s = time.perf_counter() - began
@@ -103,13 +107,15 @@ class _Seat(Answer):
         """Keep so much of the draft."""
         self.draft = self.draft.first(length)
 
-    def share(self) -> Share:
+    def share(self) -> SequencePass:
         """What it wants verified."""
         assert self.cache is not None
         draft = self.draft
         listening = self.rider is not None and not self.rider.failed
         states = self.rider.needs.hidden if self.rider is not None and listening else ()
-        return Share([self.talk.tokens[-1], *draft.ids], self.cache, None if draft.chain else draft.above, states)
+        return SequencePass(
+            [self.talk.tokens[-1], *draft.ids], self.cache, None if draft.chain else draft.above, states
+        )
 
     def accept(self, result: Pass, verify_s: float, chosen: list[int] | None) -> RoundResult:
         """Accept and tell; `verify_s`: its share of the pass; `chosen`: the target's choice at every row, if it is known."""
@@ -140,12 +146,16 @@ class Batch:
     """Answers to `orders`, each with the drafter that it forks, None for none."""
 
     def __init__(
-        self, target: TargetModel, policy: Policy, orders: Sequence[tuple[Order, Rider | None]], say: Say
+        self,
+        target: TargetModel,
+        policy: Policy,
+        orders: Sequence[tuple[AnswerRequest, ActiveDrafter | None]],
+        say: Say,
     ) -> None:
         self._target, self._say = target, say
-        self._seats = [_Seat(order, rider, target, policy, say) for order, rider in orders]
+        self._seats = [_BatchedAnswer(order, rider, target, policy, say) for order, rider in orders]
         self._decoder = Batched(target.decoder)
-        self._pace = Pace(policy.costs.passes)
+        self._pace = BatchPolicy(policy.costs.passes)
 
     def run(self, control: Control, batch: int | None = None) -> list[Report]:
         """Reports in the order of `orders`; `say` gets every `Step`, and `Done` when one ends.
@@ -158,7 +168,7 @@ class Batch:
         for seat in self._seats:
             check_room(seat.order.ids, self._target.context)
         places = self._places(batch)
-        waiting, live = deque(self._seats), list[_Seat]()
+        waiting, live = deque(self._seats), list[_BatchedAnswer]()
         try:
             while (waiting or live) and not control.cancelled():
                 if waiting and len(live) < places:
@@ -199,7 +209,7 @@ class Batch:
             )
         return places
 
-    def _round(self, live: Sequence[_Seat]) -> None:
+    def _round(self, live: Sequence[_BatchedAnswer]) -> None:
         length = self._pace.length([(seat.who, seat.most()) for seat in live if not seat.free])
         for seat in live:
             seat.propose(length)
@@ -218,14 +228,14 @@ class Batch:
             if done.asked:
                 self._pace.drafted(seat.who, done.asked, draft.depth, done.accepted, done.draft_s)
 
-    def _cut(self, free: Sequence[_Seat], live: Sequence[_Seat]) -> None:
+    def _cut(self, free: Sequence[_BatchedAnswer], live: Sequence[_BatchedAnswer]) -> None:
         """Of drafts that cost nothing, what pays is verified."""
         drafts = [(seat.who, seat.draft) for seat in free]
         rows = len(live) + sum(len(seat.draft) for seat in live) - sum(len(draft) for _, draft in drafts)
         for seat, length in zip(free, self._pace.kept(rows, drafts), strict=True):
             seat.cut(length)
 
-    def _left(self, seat: _Seat) -> bool:
+    def _left(self, seat: _BatchedAnswer) -> bool:
         """Whether an answer has ended; then its place is free and its end is told."""
         if seat.emitter.finish is None:
             return False
@@ -235,18 +245,18 @@ class Batch:
         return True
 
 
-def _chosen(live: Sequence[_Seat], passes: Sequence[Pass]) -> dict[_Seat, list[int]]:
+def _chosen(live: Sequence[_BatchedAnswer], passes: Sequence[Pass]) -> dict[_BatchedAnswer, list[int]]:
     """The target's choices at every row, for the answers where all rows can be chosen at once for next to nothing.
 
     Those are greedy ones, and those without a draft that keep the likeliest ids alone. Raises ModelError for logits that are
     not finite.
     """
-    alike: dict[str, list[tuple[_Seat, Tensor]]] = {"greedy": [], "top_k": []}
+    alike: dict[str, list[tuple[_BatchedAnswer, Tensor]]] = {"greedy": [], "top_k": []}
     for seat, result in zip(live, passes, strict=True):
         kind = kind_of(seat.order.settings) if seat.order.rule == "match" else None
         if kind == "greedy" or (kind == "top_k" and not len(seat.draft)):
             alike[kind].append((seat, result.logits))
-    chosen: dict[_Seat, list[int]] = {}
+    chosen: dict[_BatchedAnswer, list[int]] = {}
     if alike["greedy"]:
         ids = greedy_rows(torch.cat([logits for _, logits in alike["greedy"]])).tolist()
         for seat, logits in alike["greedy"]:
@@ -264,7 +274,7 @@ def _chosen(live: Sequence[_Seat], passes: Sequence[Pass]) -> dict[_Seat, list[i
     return chosen
 
 
-def room(order: Order, target: TargetModel) -> int:
+def room(order: AnswerRequest, target: TargetModel) -> int:
     """Tokens that an answer may come to, its prompt included."""
     return target.context if order.limit is None else min(target.context, len(order.ids) + order.limit)
 

@@ -19,7 +19,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from outrider.core.drafting.contract import Context, Needs, Shape, Step
+from outrider.core.drafting.contract import Committed, Context, Needs, Shape
 from outrider.core.policy.decisions import Candidate, Choice, Drafted, Judged, UpcomingRound
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.draft_tree import DraftTree
@@ -88,9 +88,9 @@ class Composite:
         for part in self._parts:
             part.reset()
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Hand on what became true; nodes and choices go to the one that drafted."""
-        tokens, elsewhere = step.tokens.tolist(), Step(step.start, step.tokens, NOBODY, step.hidden)
+        tokens, elsewhere = step.tokens.tolist(), Committed(step.start, step.tokens, NOBODY, step.hidden)
         for part, columns in zip(self._parts, self._columns, strict=True):
             self._watch(part, step.start)
             for scored, sure in part.judged(step.start, tokens):
@@ -110,7 +110,7 @@ class Composite:
         """As `Rider`: of the one that lacks most."""
         return max(part.lacking(newest) for part in self._parts)
 
-    def restate(self, step: Step) -> None:
+    def restate(self, step: Committed) -> None:
         """As `Rider`, for the parts that lack states."""
         for part, columns in zip(self._parts, self._columns, strict=True):
             if part.lacking(step.tokens.shape[0]):
@@ -214,19 +214,19 @@ def _columns(states: Sequence[int], own: Sequence[int]) -> list[int] | None:
     return None if tuple(own) == tuple(states) else [states.index(number) for number in own]
 
 
-def _of_part(step: Step, columns: list[int] | None) -> Step:
+def _of_part(step: Committed, columns: list[int] | None) -> Committed:
     """A step with the states of one part alone."""
     if columns is None or step.hidden is None:
         return step
     return replace(step, hidden=step.hidden[:, columns] if columns else None)
 
 
-def _behind(step: Step, known: int) -> Step:
+def _behind(step: Committed, known: int) -> Committed:
     """What is new in a step to one that knows `known` tokens, fewer than all of them."""
     if known == step.start:
         return step
     count = step.start + step.tokens.shape[0] - known
-    return Step(known, step.tokens[-count:], step.path, None if step.hidden is None else step.hidden[-count:])
+    return Committed(known, step.tokens[-count:], step.path, None if step.hidden is None else step.hidden[-count:])
 
 
 def _candidate(part: PooledDrafter, nodes: int, offers: dict[str, DraftTree]) -> Candidate | None:

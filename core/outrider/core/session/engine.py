@@ -35,7 +35,7 @@ from outrider.core.text.detokenise import Detokeniser
 from outrider.core.text.template import ChatTemplate
 from outrider.core.text.thinking import Splitter
 
-from .answer import Answer, Control, Order, check_size
+from .answer import Answer, AnswerRequest, Control, check_size
 from .batch import Batch
 from .composite import Composite
 from .loading import Model, open_model
@@ -139,7 +139,7 @@ class Engine:
         riders = [self.chooser(model, request, say, control)(request.drafter) for request in requests]
         return Batch(model.talk.target, model.policy, list(zip(orders, riders, strict=True)), say).run(control, batch)
 
-    def order(self, model: Model, request: Generate, began: float, *, fresh: bool = False) -> Order:
+    def order(self, model: Model, request: Generate, began: float, *, fresh: bool = False) -> AnswerRequest:
         """What a request comes to with all choices settled; `fresh`: the model was loaded for it. Raises UsageError."""
         begun = self._begun(model, request)
         prompt = begun.prompt
@@ -149,7 +149,7 @@ class Engine:
         if unknown:
             raise UsageError(f"--logit-bias {unknown[0]} is no token of this model.", f"Ids go from 0 to {vocab - 1}.")
         seed = request.sampling.seed
-        return Order(
+        return AnswerRequest(
             request=request.id,
             model=request.model.model,
             ids=ids,
@@ -175,12 +175,12 @@ class Engine:
 
     def chooser(
         self, model: Model, request: Generate, say: Say, control: Control
-    ) -> Callable[[DrafterChoice], registry.Rider | None]:
+    ) -> Callable[[DrafterChoice], registry.ActiveDrafter | None]:
         """What makes a loaded drafter of a choice, for the answer to a request."""
 
         asked: list[DrafterChoice] = []
 
-        def choose(choice: DrafterChoice) -> registry.Rider | None:
+        def choose(choice: DrafterChoice) -> registry.ActiveDrafter | None:
             if asked:  # a switch in the middle of the answer
                 self.ask_again(choice)
             asked.append(choice)
@@ -294,7 +294,7 @@ class Engine:
         report: Callable[[str], None],
         bring: Callable[[str, int, int, str], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
-    ) -> registry.Rider | None:
+    ) -> registry.ActiveDrafter | None:
         """The loaded drafter of `choice`, None for plain decoding. Weights that are not here are brought, told to `bring`.
 
         Raises DrafterError, ModelError if an explicit choice cannot ride, and what bringing weights raises. `auto` without

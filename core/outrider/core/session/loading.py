@@ -18,9 +18,9 @@ from outrider.core.formats.checkpoint import Checkpoint, info, open_checkpoint
 from outrider.core.formats.recommended import recommended
 from outrider.core.library import discovery, memory, plan
 from outrider.core.model.decoder import Decoder
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.load import choose_device, choose_dtype, load_decoder
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.policy.history import History
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.noise import Noise
@@ -28,7 +28,7 @@ from outrider.core.sampling.sample import Sampler, fill
 from outrider.core.text.tokenizer import Tokenizer
 
 from .calibration import Calibrator
-from .conversation import Conversation
+from .chat_cache import ChatCache
 
 BITS = {"int8": 8, "int4": 4}  # of --quantize
 
@@ -41,7 +41,7 @@ class Model:
 
     choice: ModelChoice
     tokenizer: Tokenizer
-    talk: Conversation
+    talk: ChatCache
     rows: list[DrafterRow]
     sampling: Sampling  # the model's own defaults
     loaded: Loaded
@@ -80,7 +80,7 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
         tell("tokenizer", 0, 0, "")
         tokenizer = Tokenizer(checkpoint.text())
         clock.lap("tokenizer")
-        form = Form(dtype, device, BITS.get(choice.quantize), plan.keep(subject, settings))
+        form = WeightFormat(dtype, device, BITS.get(choice.quantize), plan.keep(subject, settings))
         decoder = _decoder(checkpoint, form, context, tell, cancelled)
         decoder.hide(tokenizer.unnamed(decoder.spec.vocab))
         target = _target(choice, decoder, info(checkpoint), context)
@@ -101,12 +101,12 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
     loaded.phases = clock.phases
     loaded.memory = _taken(planned, target)
     remarks = [*tokenizer.remarks, *refused]
-    return Model(choice, tokenizer, Conversation(target), rows_of_drafters, own, loaded, policy, history, remarks)
+    return Model(choice, tokenizer, ChatCache(target), rows_of_drafters, own, loaded, policy, history, remarks)
 
 
 def _decoder(
     checkpoint: Checkpoint,
-    form: Form,
+    form: WeightFormat,
     context: int,
     tell: Tell,
     cancelled: Callable[[], bool],
@@ -117,7 +117,7 @@ def _decoder(
         tell("weights", done, total, "layers")
 
     try:
-        return load_decoder(checkpoint, form, context + SLACK, layer)
+        return load_decoder(checkpoint, form, context + MAX_DRAFT_ROWS, layer)
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise

@@ -18,9 +18,9 @@ from torch import Tensor
 from outrider.core.base.errors import DrafterError, ModelError
 from outrider.core.base.trouble import out_of_memory, release
 from outrider.core.drafting import registry
-from outrider.core.drafting.contract import Context, Drafter, Step, Target
+from outrider.core.drafting.contract import Committed, Context, Drafter, Target
 from outrider.core.drafting.registry import GuardedDrafter
-from outrider.core.policy.shadows import Scored, Shadow
+from outrider.core.policy.unverified import Scored, UnverifiedDraft
 from outrider.core.sampling.draft_tree import DraftTree
 
 OPEN = 8  # offers of one drafter that wait to be judged
@@ -55,8 +55,8 @@ class PooledDrafter(GuardedDrafter):
         self._forget()
 
     def _forget(self) -> None:
-        self._offers: list[tuple[Shadow, list[float] | None]] = []  # and how sure it was of each token
-        self._waiting: list[Step] = []
+        self._offers: list[tuple[UnverifiedDraft, list[float] | None]] = []  # and how sure it was of each token
+        self._waiting: list[Committed] = []
         self.behind = self._held = 0  # tokens that wait, of those it is said to know, and bytes of their states
 
     def reset(self) -> None:
@@ -64,7 +64,7 @@ class PooledDrafter(GuardedDrafter):
         self._forget()
         super().reset()
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: Committed) -> None:
         """Tokens that another one drafted, or nobody: told when this one is next asked, or when too much would wait."""
         if not self.failed:
             self._waiting.append(step)
@@ -82,7 +82,7 @@ class PooledDrafter(GuardedDrafter):
             self._call("advance", step)
         self._waiting, self.behind, self._held = [], 0, 0
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Tell it what became true, and first what waits."""
         self.catch_up()
         super().advance(step)
@@ -113,7 +113,7 @@ class PooledDrafter(GuardedDrafter):
     def watch(self, position: int, tokens: Sequence[int], sure: list[float] | None) -> None:
         """An offer of it waits for the text that comes; there are so many at most."""
         if len(self._offers) < OPEN:
-            shadow = Shadow(self.name)
+            shadow = UnverifiedDraft(self.name)
             shadow.offer(position, tokens[:WATCHED])
             self._offers.append((shadow, sure))
 
@@ -242,7 +242,7 @@ class DrafterPool:
             release()  # what it had read is free only now that its exception is gone
 
 
-def _joined(steps: Sequence[Step]) -> Step:
+def _joined(steps: Sequence[Committed]) -> Committed:
     """Steps that follow each other as one; of their states those that reach to the end without a gap."""
     if len(steps) == 1:
         return steps[0]
@@ -254,10 +254,10 @@ def _joined(steps: Sequence[Step]) -> Step:
         if step.hidden.shape[0] < step.tokens.shape[0]:
             break
     tokens = torch.cat([step.tokens for step in steps])
-    return Step(steps[0].start, tokens, torch.empty(0, dtype=torch.int64), torch.cat(states) if states else None)
+    return Committed(steps[0].start, tokens, torch.empty(0, dtype=torch.int64), torch.cat(states) if states else None)
 
 
-def _first(step: Step, count: int) -> Step:
+def _first(step: Committed, count: int) -> Committed:
     """The first `count` tokens of a step, with their states."""
     if count >= step.tokens.shape[0]:
         return step

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outrider.core.drafting.contract import Step
-from outrider.core.drafting.registry import Rider
+from outrider.core.drafting.contract import Committed
+from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.model.model import TargetModel
 from outrider.core.policy.costs import Costs
 
@@ -27,7 +27,7 @@ FEW = 16  # a drafter that lacks less than one in so many of the states drafts a
 NEAR = (64, 256)  # newest tokens of which that must be true too
 
 
-def give_states(target: TargetModel, tokens: Sequence[int], drafter: Rider, costs: Costs) -> None:
+def give_states(target: TargetModel, tokens: Sequence[int], drafter: ActiveDrafter, costs: Costs) -> None:
     """Tell `drafter` the states of the newest tokens if it needs and lacks them; `tokens` are all, which it has heard."""
     count = min(len(tokens) - 1, affordable(costs))  # the root has not been read yet
     reaches = [min(newest, count) for newest in (*NEAR, count)]
@@ -42,7 +42,7 @@ def give_states(target: TargetModel, tokens: Sequence[int], drafter: Rider, cost
             states.append(made)
             target.commit(at + len(chunk) - first)
     told = torch.tensor(tokens[first + 1 :])
-    drafter.restate(Step(first + 1, told, torch.empty(0, dtype=torch.int64), torch.cat(states)))
+    drafter.restate(Committed(first + 1, told, torch.empty(0, dtype=torch.int64), torch.cat(states)))
 
 
 def affordable(costs: Costs) -> int:

@@ -25,7 +25,7 @@ from outrider.core.formats.checkpoint import Checkpoint, open_checkpoint
 from outrider.core.formats.config import text_config
 from outrider.core.model.families import read_spec
 from outrider.core.model.families.spec import AttentionSpec, DenseSpec, LayerSpec, Names, RopeSpec, TargetSpec
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.reader import PREFIXES, Reader
 
 from . import export
@@ -247,7 +247,7 @@ def _read(checkpoint: Checkpoint, layers: Sequence[int] | None = None) -> Decode
     if any(name.endswith("qkv_proj.weight") for name in names):
         raise _untrainable(f"{checkpoint.path.name} keeps projections in one piece, and those are not trained here.")
     spec = read_spec(config)
-    reader = Reader(checkpoint, spec, Form(torch.float32, torch.device("cpu")))
+    reader = Reader(checkpoint, spec, WeightFormat(torch.float32, torch.device("cpu")))
     head = next((name for name in HEADS if name in names), None)
     own = None if head is None else checkpoint.load(head, torch.float32)
     tied = spec.tied

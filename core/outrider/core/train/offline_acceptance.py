@@ -14,10 +14,10 @@ import msgspec
 import torch
 from torch import Tensor
 
-from outrider.core.drafting.contract import Context, Step, Stream
-from outrider.core.drafting.registry import Rider
+from outrider.core.drafting.contract import Committed, Context, Stream
+from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.library.drafter_card import Near
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.sampling.accept import NO_DRAFT
 
 from .answers import Kept
@@ -68,12 +68,16 @@ class Acceptance(msgspec.Struct):
 
 
 def ride(
-    drafter: Rider, teacher: Teacher, texts: Sequence[Kept], nodes: int, cancelled: Callable[[], bool] = lambda: False
+    drafter: ActiveDrafter,
+    teacher: Teacher,
+    texts: Sequence[Kept],
+    nodes: int,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Acceptance:
     """Draft up to `nodes` tokens at every place that a round would begin at in `texts`."""
     made, target = Acceptance(), teacher.target
     live = bool(drafter.needs.early or drafter.needs.kv)
-    with target.standing(target.decoder.new_cache(teacher.longest + SLACK)) if live else nullcontext():
+    with target.standing(target.decoder.new_cache(teacher.longest + MAX_DRAFT_ROWS)) if live else nullcontext():
         for text in texts:
             if cancelled():
                 break
@@ -89,7 +93,7 @@ def ride(
 
 
 def _along(
-    drafter: Rider,
+    drafter: ActiveDrafter,
     text: Kept,
     states: Tensor | None,
     bounds: tuple[int, int, TargetModel | None],
@@ -117,10 +121,10 @@ def _along(
         root = end - 1
 
 
-def _step(ids: Sequence[int], start: int, end: int, path: Sequence[int], states: Tensor | None) -> Step:
+def _step(ids: Sequence[int], start: int, end: int, path: Sequence[int], states: Tensor | None) -> Committed:
     """Tokens `start` to `end`, each with the state that produced it: the one behind the token before."""
     hidden = None if states is None else states[max(0, start - 1) : end - 1]
-    return Step(start, torch.tensor(list(ids[start:end])), torch.tensor(list(path), dtype=torch.int64), hidden)
+    return Committed(start, torch.tensor(list(ids[start:end])), torch.tensor(list(path), dtype=torch.int64), hidden)
 
 
 def _context(tokens: Sequence[int], nodes: int) -> Context:

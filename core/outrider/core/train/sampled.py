@@ -15,11 +15,11 @@ from torch import Tensor
 from outrider.core.base.errors import BrokenFileError
 from outrider.core.formats.layout import Layout
 from outrider.core.formats.quantized import Grouped
-from outrider.core.model.batched import Batched, Share
+from outrider.core.model.batched import Batched, SequencePass
 from outrider.core.model.decoder import Decoder as Engine
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.load import load_decoder
-from outrider.core.model.model import SLACK
+from outrider.core.model.model import MAX_DRAFT_ROWS
 from outrider.core.text.files import TokenizerFiles
 
 from .decoder import Decoder
@@ -68,9 +68,9 @@ class Held:
         """Nothing is open."""
 
 
-def engine(decoder: Decoder, form: Form, room: int) -> Engine:
+def engine(decoder: Decoder, form: WeightFormat, room: int) -> Engine:
     """The same model as the engine runs it, for texts of `room` tokens; its weights stay what they are now."""
-    return load_decoder(Held(decoder), form, room + SLACK)
+    return load_decoder(Held(decoder), form, room + MAX_DRAFT_ROWS)
 
 
 @torch.no_grad()
@@ -82,7 +82,7 @@ def sample(
     Prompts have a token at least.
     """
     together = Batched(model)
-    caches = [model.new_cache(len(prompt) + most + SLACK) for prompt in prompts]
+    caches = [model.new_cache(len(prompt) + most + MAX_DRAFT_ROWS) for prompt in prompts]
     made: list[list[int]] = [[] for _ in prompts]
     for prompt, cache in zip(prompts, caches, strict=True):
         if len(prompt) > 1:
@@ -90,7 +90,7 @@ def sample(
             cache.commit(len(prompt) - 1)
     newest, live = [prompt[-1] for prompt in prompts], list(range(len(prompts)))
     for _ in range(most):
-        passes = together.together([Share([newest[number]], caches[number]) for number in live])
+        passes = together.together([SequencePass([newest[number]], caches[number]) for number in live])
         for number, result in zip(live, passes, strict=True):
             caches[number].commit(caches[number].length + 1)
             law = result.logits[0].double().softmax(-1).cpu()  # [V]

@@ -15,7 +15,7 @@ from torch import Tensor
 from outrider.core.base.model_info import ModelInfo
 from outrider.core.model.cache.states import Cache
 from outrider.core.model.families.spec import TargetSpec
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 
 from .parts import wide
 
@@ -56,7 +56,7 @@ class Teacher:
         if not states:
             return torch.empty(len(ids), 0, self.info.width, dtype=self.dtype, device=self.device)
         if self._cache is None:
-            self._cache = self.target.decoder.new_cache(self.longest + SLACK)
+            self._cache = self.target.decoder.new_cache(self.longest + MAX_DRAFT_ROWS)
         self._cache.rewind(0)
         with self.target.standing(self._cache):
             made = self.target.forward(torch.tensor(list(ids)), last=True, states=tuple(states))

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.model import TargetModel
 
 from . import export
@@ -119,7 +119,7 @@ def law(teacher: Teacher, batch: Batch, rows: Tensor) -> Tensor:
 
 def now(decoder: Decoder, teacher: Teacher, config: Mapping[str, Any] | None = None) -> TargetModel:
     """A trained copy of the target as the engine runs it; `config`: what its own says besides."""
-    made = engine(decoder, Form(teacher.dtype, teacher.device), teacher.longest)
+    made = engine(decoder, WeightFormat(teacher.dtype, teacher.device), teacher.longest)
     info = replace(teacher.info, config={**teacher.info.config, **(config or {})})
     return TargetModel(made, info, teacher.longest)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from outrider.core.formats.checkpoint import Checkpoint
     from outrider.core.train.recipe import Recipe
 
-    from .draft import Options, Rider
+    from .draft import DFlashDrafter, Options
     from .format import Plan
 
 SLACK = 64  # positions beyond the target's context that a block may reach
@@ -75,12 +75,12 @@ class DFlash:
         finally:
             checkpoint.close()
 
-    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> DFlashDrafter:
         """Load the drafter that `match` names. Raises ModelError, BrokenFileError, UsageError."""
         from outrider.core.formats.checkpoint import open_checkpoint
 
         from .build import build
-        from .draft import Rider
+        from .draft import DFlashDrafter
 
         assert match.weights is not None
         checkpoint = open_checkpoint(Path(match.weights))
@@ -89,7 +89,7 @@ class DFlash:
             parts = build(checkpoint, plan, target, target.context + SLACK)
         finally:
             checkpoint.close()
-        return Rider(target, parts, _options(options))
+        return DFlashDrafter(target, parts, _options(options))
 
 
 def _match(checkpoint: Checkpoint, model: ModelInfo) -> Match:

@@ -12,7 +12,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import ChainSampler, Context, Draft, Needs, Shape, Step, Target
+from outrider.core.drafting import ChainSampler, Committed, Context, Draft, Needs, Shape, Target
 from outrider.core.drafting.state import Scratch
 from outrider.core.sampling.sample import certainty, in_target_ids
 
@@ -39,7 +39,7 @@ class Slots:
         self.follow: Follow = follow or (lambda slot, previous: logits[slot])
 
 
-class Rider:
+class DFlashDrafter:
     """Follows one conversation. The context rows always end before the newest token, whose states do not exist yet."""
 
     block = True
@@ -58,7 +58,7 @@ class Rider:
         """Forget the conversation."""
         self._state.clear()
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Keep the states that came."""
         self._state.advance(step)
 
@@ -66,7 +66,7 @@ class Rider:
         """States of the first `length` tokens are still true."""
         self._state.rewind(length)
 
-    def fork(self) -> Rider:
+    def fork(self) -> DFlashDrafter:
         """Same weights, and a copy of the context."""
         other = copy.copy(self)
         other._state = self._state.fork()

@@ -23,8 +23,8 @@ from outrider.core.model.blocks.block import Block
 from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.blocks.norm import Norm
 from outrider.core.model.blocks.rope import rotate_
-from outrider.core.model.cache.layout import LOOSE, Tables, Tree, Where
-from outrider.core.model.cache.states import Rows
+from outrider.core.model.cache.layout import LOOSE, PassLayout, Tables, Tree
+from outrider.core.model.cache.states import KVCache
 from outrider.core.model.kernels.linear import Linear
 from outrider.core.model.stack import Stack, stack_of
 
@@ -74,7 +74,7 @@ class Layer:
             return None
         return Block(self.attention, self.dense, 0, self.before_attention, None, self.before_dense, None)
 
-    def keep(self, fused: Tensor, where: Where, rows: Rows) -> None:
+    def keep(self, fused: Tensor, where: PassLayout, rows: KVCache) -> None:
         """Keys and values of context rows, from fused states [n, d]."""
         spec = self.attention.spec
         keys, values = self.context(fused).view(fused.shape[0], -1, spec.head_dim).chunk(2, 1)  # each [n, K, h]
@@ -84,7 +84,7 @@ class Layer:
             rotate_(keys, *where.rope(spec.rope, spec.head_dim))
         rows.take(where, torch.cat((keys, values), 1))
 
-    def __call__(self, x: Tensor, where: Where, rows: Rows) -> Tensor:
+    def __call__(self, x: Tensor, where: PassLayout, rows: KVCache) -> Tensor:
         """Slots [B, d] -> [B, d]."""
         u = self.before_attention(x)
         if self.attention_conv is None:
@@ -117,15 +117,17 @@ class Network:
         mixers = [layer.attention for layer in self.layers]
         return DraftState(target, mixers, self.tables, lambda states: states, self._keep)
 
-    def _keep(self, memory: Sequence[Rows], ids: Tensor, states: Tensor, where: Where, newest: Tensor | slice) -> None:
+    def _keep(
+        self, memory: Sequence[KVCache], ids: Tensor, states: Tensor, where: PassLayout, newest: Tensor | slice
+    ) -> None:
         """Target states [n, P, d] of committed tokens become context rows."""
         fused = self.fuse_norm(self.fuse(states.flatten(1)))
         for layer, kept in zip(self.layers, memory, strict=True):
             layer.keep(fused, where, kept)
 
-    def block(self, x: Tensor, scratch: Scratch, memory: Sequence[Rows]) -> Tensor:
+    def block(self, x: Tensor, scratch: Scratch, memory: Sequence[KVCache]) -> Tensor:
         """Slots [B, d], embedded, behind the context rows -> their states [B, d] behind the last norm."""
-        places: dict[Sight, Where] = {}
+        places: dict[Sight, PassLayout] = {}
         for layer in self.layers:
             if layer.sight not in places:
                 tree = tree_of(layer.sight, scratch.base, scratch.shift, x.shape[0], x.device)

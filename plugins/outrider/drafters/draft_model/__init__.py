@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Step, Target
+from outrider.core.drafting import Committed, Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Target
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +72,7 @@ class DraftModel:
             return Match(Fit.NO, f"{reason} and {LEAST_SHARED:.0%} would be needed", weights=str(path))
         return Match(Fit.ANY, reason, gain=1.2, nbytes=nbytes, weights=str(path))
 
-    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> ModelDrafter:
         """Load the draft model that `match` names. Raises ModelError if it cannot be read."""
         from outrider.core.formats.checkpoint import info, open_checkpoint
         from outrider.core.model.load import load_decoder
@@ -86,7 +86,7 @@ class DraftModel:
         finally:
             checkpoint.close()
         bridge = None if same else _bridge(target.info, Path(match.weights))
-        return Rider(decoder, capacity, target.info.vocab, bridge, target.graphs)
+        return ModelDrafter(decoder, capacity, target.info.vocab, bridge, target.graphs)
 
 
 def _shared(model: ModelInfo, path: Path) -> float:
@@ -103,7 +103,7 @@ def _bridge(model: ModelInfo, path: Path) -> Bridge:
     return Bridge(read_vocabulary(Path(model.path)), read_vocabulary(path), model.vocab)
 
 
-class Rider:
+class ModelDrafter:
     """Follows one conversation with its own cache; catches up lazily when it is asked for a draft."""
 
     needs = Needs()
@@ -117,7 +117,7 @@ class Rider:
         bridge: Bridge | None = None,
         graphs: Capture | None = None,
     ) -> None:
-        from outrider.core.model.lane import Lane
+        from outrider.core.model.graph_runner import GraphRunner
 
         self._decoder = decoder
         self._capacity = capacity
@@ -125,7 +125,7 @@ class Rider:
         self._bridge = bridge  # None: the ids are the same
         self._graphs = graphs
         self._cache = decoder.new_cache(capacity)
-        self._lane = None if graphs is None else Lane(decoder, self._cache, graphs, lines=True)
+        self._lane = None if graphs is None else GraphRunner(decoder, self._cache, graphs, lines=True)
         self._lost = False  # whether the last draft came to nothing because its logits were no numbers
         self._seen: list[int] = []  # ids whose K/V lie in the cache, drafts of the last round included
 
@@ -134,15 +134,15 @@ class Rider:
         self._seen.clear()
         self._cache.rewind(0)
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Nothing yet: `propose` compares its cache with what became true."""
 
     def rewind(self, length: int) -> None:
         """Nothing yet, for the same reason."""
 
-    def fork(self) -> Rider:
+    def fork(self) -> ModelDrafter:
         """Same weights, empty cache; it catches up by itself."""
-        return Rider(self._decoder, self._capacity, self._vocab, self._bridge, self._graphs)
+        return ModelDrafter(self._decoder, self._capacity, self._vocab, self._bridge, self._graphs)
 
     def close(self) -> None:
         """Free the cache; the weights go with the last reference."""
@@ -172,11 +172,11 @@ class Rider:
     def _spoilt(self) -> None:
         """No draft, and all is read anew for the next one. Raises ModelError where that was no help."""
         from outrider.core.base.errors import ModelError
-        from outrider.core.model.cache.states import Rows
+        from outrider.core.model.cache.states import KVCache
 
         self.reset()
         for state in self._cache.states:
-            if isinstance(state, Rows):
+            if isinstance(state, KVCache):
                 state.wipe(0)
         if self._lost:
             raise ModelError("What it says is no number.", "Try another --dtype, or another draft model.")

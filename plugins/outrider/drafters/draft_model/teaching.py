@@ -17,9 +17,9 @@ from torch import Tensor
 from outrider.core.base.errors import UsageError
 from outrider.core.formats.checkpoint import info, open_checkpoint
 from outrider.core.library.library import resolve
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.load import load_decoder
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.train.recipe import Batch, Labels
 from outrider.core.train.teacher import Teacher
 
@@ -87,7 +87,7 @@ def _opened(name: str, target: Teacher) -> Teacher:
                 f"{name} has another tokenizer than {target.info.name} and cannot teach beside it.",
                 "Take teachers of one family.",
             )
-        decoder = load_decoder(checkpoint, Form(target.dtype, target.device), target.longest + SLACK)
+        decoder = load_decoder(checkpoint, WeightFormat(target.dtype, target.device), target.longest + MAX_DRAFT_ROWS)
     finally:
         checkpoint.close()
     return Teacher(TargetModel(decoder, known, target.longest), target.longest)

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from outrider.core.base.errors import ModelError, UsageError
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.model import TargetModel
 from outrider.core.train import decoder as decoders
 from outrider.core.train import lean, sampled
@@ -165,7 +165,7 @@ class DraftTrainee(nn.Module):
         if most < 2:
             return batch
         with torch.autocast(batch.ids.device.type, enabled=False):
-            model = sampled.engine(self.student, Form(teacher.dtype, teacher.device), longest + most)
+            model = sampled.engine(self.student, WeightFormat(teacher.dtype, teacher.device), longest + most)
             answers = sampled.sample(model, prompts, most, _ends(teacher), luck)
             texts = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
             states = torch.cat([teacher.read(ids, self.needs) for ids in texts])

@@ -17,7 +17,7 @@ from outrider.core.drafting import Fit, Match, ModelInfo, Target
 if TYPE_CHECKING:
     from outrider.core.train.recipe import Recipe
 
-    from .draft import Rider, Style
+    from .draft import EagleDrafter, Style
 
 SLACK = 64  # positions beyond the target's context that a draft may reach
 
@@ -78,11 +78,11 @@ class Eagle:
         finally:
             source.close()
 
-    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> EagleDrafter:
         """Load the draft that `match` names. Raises ModelError if it cannot be read, UsageError for an option that is none."""
         from outrider.core.drafting import DraftState
 
-        from .draft import Rider
+        from .draft import EagleDrafter
         from .format import OTHER, Source, read
         from .network import load
         from .parallel import Parallel
@@ -109,7 +109,7 @@ class Eagle:
         mixers = [block.attention for block in network.blocks]
         scratch = max(SLACK, style.scratch)
         state = DraftState(target, mixers, network.tables, network.entry.fuse, network.run, scratch=scratch)
-        make = Parallel if parallel else Rider
+        make = Parallel if parallel else EagleDrafter
         return make(network, state, states, target.info.vocab, style)
 
 

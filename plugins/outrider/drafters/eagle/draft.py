@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import ChainSampler, Context, Draft, Needs, Shape, Step
+from outrider.core.drafting import ChainSampler, Committed, Context, Draft, Needs, Shape
 from outrider.core.drafting.state import DraftState, Scratch
 from outrider.core.sampling.sample import in_target_ids
 
@@ -53,7 +53,7 @@ class Style:
         return max(LONGEST, (self.depth - 1) * self.top_k)
 
 
-class Rider:
+class EagleDrafter:
     """Follows one conversation."""
 
     def __init__(self, network: Network, state: DraftState, states: tuple[int, ...], vocab: int, style: Style) -> None:
@@ -66,7 +66,7 @@ class Rider:
         """Forget the conversation."""
         self._state.clear()
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Keep the tokens whose states are known; the layer runs over them when a draft is asked for."""
         self._state.advance(step)
 

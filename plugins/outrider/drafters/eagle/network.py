@@ -19,8 +19,8 @@ from outrider.core.model.blocks import block as blocks
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.mlp import Dense
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.cache.layout import Tables, Where
-from outrider.core.model.cache.states import Rows
+from outrider.core.model.cache.layout import PassLayout, Tables
+from outrider.core.model.cache.states import KVCache
 from outrider.core.model.families.spec import AttentionSpec, DenseSpec
 from outrider.core.model.kernels.linear import Linear
 from outrider.core.model.load import tables
@@ -94,7 +94,7 @@ class Block:
         """The same as a block of a decoder."""
         return blocks.Block(self.attention, self.mlp, 0, self.before, None, self.before_mlp, None)
 
-    def __call__(self, x: Tensor, residual: Tensor, where: Where, rows: Rows) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor, where: PassLayout, rows: KVCache) -> Tensor:
         """The residual [S, d] behind it; attention reads `x`."""
         x = self.attention(x, where, rows, residual)
         return self.mlp(self.before_mlp(x), x)
@@ -123,7 +123,7 @@ class Network:
     nbytes: int
     stack: Stack | None  # all blocks in one go, where the processor can
 
-    def __call__(self, ids: Tensor, state: Tensor, where: Where, memory: Sequence[Rows]) -> Tensor:
+    def __call__(self, ids: Tensor, state: Tensor, where: PassLayout, memory: Sequence[KVCache]) -> Tensor:
         """Features [S, d] for tokens [S], each with the (fused or fed back) state [S, d] that produced it."""
         x, residual = self.entry(self.embed(ids), state)
         made = None if self.stack is None else self.stack.through(residual, where, memory, x)
@@ -135,7 +135,7 @@ class Network:
         return residual
 
     def run(
-        self, memory: Sequence[Rows], ids: Tensor, state: Tensor, where: Where, newest: Tensor | slice
+        self, memory: Sequence[KVCache], ids: Tensor, state: Tensor, where: PassLayout, newest: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
         """As `DraftState` runs it: logits [k, Vd] of the newest rows, and what is fed back behind each [k, d]."""
         feature = self(ids, state, where, memory)[newest]

@@ -14,10 +14,10 @@ import torch
 from outrider.core.drafting import ChainSampler, Context, Draft
 from outrider.core.sampling.sample import certainty
 
-from .draft import LONGEST, Rider
+from .draft import LONGEST, EagleDrafter
 
 
-class Parallel(Rider):
+class Parallel(EagleDrafter):
     """Follows one conversation; makes chains only."""
 
     block = True

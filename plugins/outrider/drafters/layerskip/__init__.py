@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outrider.core.base.errors import ModelError
-from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Step, Target
+from outrider.core.drafting import Committed, Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Target
 from outrider.core.model.families import read_spec
 from outrider.core.model.families.spec import AttentionSpec, LatentSpec
 
@@ -61,9 +61,9 @@ class LayerSkip:
             return Match(Fit.FAMILY, way, gain=1.5)
         return Match(Fit.ANY, f"{way}; pays where a model was trained to exit early", gain=1.0)
 
-    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> LayerSkipDrafter:
         """A drafter without weights. Raises ModelError as `matches` would say no."""
-        return Rider(target, _exits(target.info))
+        return LayerSkipDrafter(target, _exits(target.info))
 
 
 def _named(model: ModelInfo) -> object:
@@ -120,7 +120,7 @@ def _rate(chance: float, cost: float) -> float:
     return best
 
 
-class Rider:
+class LayerSkipDrafter:
     """Follows one conversation through the target's own cache; only what was measured is its own."""
 
     def __init__(self, target: Target, exits: Sequence[int], meter: Meter | None = None) -> None:
@@ -133,7 +133,7 @@ class Rider:
     def reset(self) -> None:
         """Nothing to forget."""
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """While the exit is not settled: compare what each one would have said with what the target said."""
         hidden = step.hidden
         if hidden is None or not hidden.shape[0] or self._meter.settled:
@@ -145,9 +145,9 @@ class Rider:
     def rewind(self, length: int) -> None:
         """Nothing to cut: the cache is the target's."""
 
-    def fork(self) -> Rider:
+    def fork(self) -> LayerSkipDrafter:
         """The same target and measurements."""
-        return Rider(self._target, self._meter.exits, self._meter)
+        return LayerSkipDrafter(self._target, self._meter.exits, self._meter)
 
     def close(self) -> None:
         """Nothing to free."""

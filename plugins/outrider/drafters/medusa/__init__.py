@@ -19,7 +19,7 @@ from .names import OWN
 if TYPE_CHECKING:
     from outrider.core.train.recipe import Recipe
 
-    from .draft import Rider
+    from .draft import MedusaDrafter
 
 GAINS = {"Medusa": 2.0, "Hydra": 2.3, "Hydra++": 2.6}
 
@@ -72,16 +72,16 @@ class Medusa:
         finally:
             files.close()
 
-    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> MedusaDrafter:
         """Load the heads that `match` names. Raises ModelError if they cannot be read or do not fit."""
-        from .draft import Rider
+        from .draft import MedusaDrafter
         from .format import open_heads
         from .heads import read_heads
 
         assert match.weights is not None
         files = open_heads(Path(match.weights))
         try:
-            return Rider(read_heads(files, target), target.info.vocab, files.choices())
+            return MedusaDrafter(read_heads(files, target), target.info.vocab, files.choices())
         finally:
             files.close()
 

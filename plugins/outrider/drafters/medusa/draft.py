@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from outrider.core.drafting import Context, Draft, DraftState, Needs, Shape, Step
+from outrider.core.drafting import Committed, Context, Draft, DraftState, Needs, Shape
 
 from .heads import Guesses, Speaker
 from .tree import NODES, PUBLISHED, RANKS, Choice, Meter, grow, parents_of, prior
@@ -17,7 +17,7 @@ from .tree import NODES, PUBLISHED, RANKS, Choice, Meter, grow, parents_of, prio
 MEASURED = 32  # rounds after which the tree is grown from what was measured, and after which it is grown anew
 
 
-class Rider:
+class MedusaDrafter:
     """Follows one conversation.
 
     `choices` fixes the tree. Without it the tree is the published one at first, and then grown from how often each guess of
@@ -51,7 +51,7 @@ class Rider:
         self._state.clear()
         self._guessed = None
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Keep the states that are known; count which guesses were right."""
         if self._guessed is not None and self._guessed[0] == step.start:
             _, nodes, guesses = self._guessed
@@ -65,9 +65,9 @@ class Rider:
         self._guessed = None
         self._state.rewind(length)
 
-    def fork(self) -> Rider:
+    def fork(self) -> MedusaDrafter:
         """Same heads and measurements, a copy of the conversation."""
-        return Rider(self._speaker, self._vocab, self._choices, self._meter, self._state.fork())
+        return MedusaDrafter(self._speaker, self._vocab, self._choices, self._meter, self._state.fork())
 
     def close(self) -> None:
         """Forget the conversation; the heads go with the last reference."""

@@ -20,8 +20,8 @@ from outrider.core.formats.renamed import TensorCheckpoint
 from outrider.core.model.blocks.block import Block
 from outrider.core.model.blocks.norm import Norm
 from outrider.core.model.build import Builder
-from outrider.core.model.cache.layout import Tables, Where
-from outrider.core.model.cache.states import SLACK, Rows
+from outrider.core.model.cache.layout import PassLayout, Tables
+from outrider.core.model.cache.states import MAX_DRAFT_ROWS, KVCache
 from outrider.core.model.families.spec import TargetSpec
 from outrider.core.model.load import tables
 
@@ -42,7 +42,9 @@ class Prefix:
         """Of a new conversation; a pass gives what heads read behind the newest row, [1, d]."""
         return DraftState(target, [self.block.mixer], self.tables, lambda states: self.read(states[:, 0]), self._run)
 
-    def _run(self, memory: Sequence[Rows], ids: Tensor, states: Tensor, where: Where, newest: Tensor | slice) -> Tensor:
+    def _run(
+        self, memory: Sequence[KVCache], ids: Tensor, states: Tensor, where: PassLayout, newest: Tensor | slice
+    ) -> Tensor:
         return self.norm(self.block.run(states, where, memory[0], self.spec)[newest])
 
 
@@ -52,5 +54,5 @@ def read_prefix(files: HydraFiles, target: Target, read: Callable[[Tensor], Tens
     spec = files.spec(target.info)
     tensors = {name.replace(PREFIX, "model.", 1): files.load(name) for name in files.layer()}
     build = Builder(TensorCheckpoint(files.where, tensors), spec, target.beside)
-    made = tables(spec, target.context + SLACK, target.dtype, target.device)
+    made = tables(spec, target.context + MAX_DRAFT_ROWS, target.dtype, target.device)
     return Prefix(read, build.block(0), build.final_norm(), spec, made)

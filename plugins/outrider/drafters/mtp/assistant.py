@@ -22,15 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.base.errors import ModelError
-from outrider.core.drafting import ChainSampler, Context, Draft, Needs, Shape, Step, Target
+from outrider.core.drafting import ChainSampler, Committed, Context, Draft, Needs, Shape, Target
 from outrider.core.formats.config import ConfigReader
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block
 from outrider.core.model.blocks.norm import Norm
 from outrider.core.model.blocks.rope import rotate_
 from outrider.core.model.build import Builder
-from outrider.core.model.cache.layout import Tables, Where
-from outrider.core.model.cache.states import SLACK, Room, State
+from outrider.core.model.cache.layout import PassLayout, Tables
+from outrider.core.model.cache.states import MAX_DRAFT_ROWS, CacheConfig, State
 from outrider.core.model.families import read_spec
 from outrider.core.model.families.common import HEADS, PLAIN
 from outrider.core.model.families.spec import AttentionSpec, LayerSpec, TargetSpec
@@ -61,11 +61,11 @@ class Reading:
         self._q, self._q_norm, self._out = attention.mix, attention.q_norm, attention.out
         self.keys = self.values = torch.empty(0)  # [K, C, h]
 
-    def new_state(self, room: Room) -> State | None:
+    def new_state(self, room: CacheConfig) -> State | None:
         """None: it keeps nothing."""
         return None
 
-    def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor, where: PassLayout, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[1, d] -> [1, d], plus the residual if there is one."""
         spec, kv_heads = self.spec, self.keys.shape[0]
         q = self._q(x).view(1, spec.heads, spec.head_dim)
@@ -125,7 +125,7 @@ class Assistant:
         self._proposed = 0
         self._refused = 0  # rows behind the true ones that refused tokens of the last draft left
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Keep the state that produced the newest token."""
         self._known = step.start + step.tokens.shape[0]
         self._refused = self._proposed - step.path.shape[0]
@@ -161,7 +161,7 @@ class Assistant:
         self._proposed = len(picks.path)
         return picks.draft()
 
-    def _look(self) -> Where:
+    def _look(self) -> PassLayout:
         """Show every layer the target's rows; where the draft stands."""
         position = 0
         for _, reading in self._parts.blocks:
@@ -174,10 +174,10 @@ class Assistant:
                 stop += self._refused if window else min(1, self._refused)
                 start = max(first, stop - window - 1) if window else first
             reading.keys, reading.values = (part[:, start - first : stop - first] for part in (keys, values))
-        return Where(position, 1, self._parts.tables, self._target.dtype, self._target.device)
+        return PassLayout(position, 1, self._parts.tables, self._target.dtype, self._target.device)
 
     @torch.inference_mode()
-    def _pass(self, token: int, state: Tensor, where: Where) -> tuple[Tensor, Tensor]:
+    def _pass(self, token: int, state: Tensor, where: PassLayout) -> tuple[Tensor, Tensor]:
         """The token behind `token` as logits [V], and the next state [1, d]."""
         parts = self._parts
         embedded = self._target.embed(torch.tensor([token], device=state.device))
@@ -256,7 +256,7 @@ def _build(target: Target, checkpoint: Checkpoint) -> Parts:
     before = build.layer(build.stored("pre_projection.weight", width, 2 * wide, bits))
     after = build.layer(build.stored("post_projection.weight", wide, width, bits))
     head = _clusters(checkpoint, build, vectors) or build.head(vectors)
-    made = tables(spec, target.context + SLACK, target.dtype, target.device)
+    made = tables(spec, target.context + MAX_DRAFT_ROWS, target.dtype, target.device)
     parts = Parts(spec, before, tuple(blocks), build.final_norm(), head, after, made)
     left = [name for name in build.unread if not name.endswith(UNREAD)]
     if left:

@@ -11,7 +11,7 @@ from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Target
 from outrider.core.model.blocks.norm import Norm
 from outrider.core.model.build import Builder
-from outrider.core.model.cache.states import SLACK
+from outrider.core.model.cache.states import MAX_DRAFT_ROWS
 from outrider.core.model.families import read_spec
 from outrider.core.model.load import tables
 
@@ -32,7 +32,7 @@ def load(target: Target, checkpoint: Checkpoint, options: Mapping[str, object]) 
         raise ModelError(f"{name} holds no prediction layers.", "Take a copy of the model that kept them.")
     chosen = told(options, CHAIN)
     layers = _build(target, checkpoint, layout)
-    reach = tables(layers[0].spec, target.context + SLACK, target.dtype, target.device)
+    reach = tables(layers[0].spec, target.context + MAX_DRAFT_ROWS, target.dtype, target.device)
     return Chain(target, layers, reach, raw=chosen["state"] == "raw", prenorm=chosen["feedback"] == "prenorm")
 
 

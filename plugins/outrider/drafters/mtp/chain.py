@@ -18,12 +18,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import ChainSampler, Context, Draft, Needs, Shape, Step, Target
+from outrider.core.drafting import ChainSampler, Committed, Context, Draft, Needs, Shape, Target
 from outrider.core.drafting.state import DraftState, Outputs
 from outrider.core.model.blocks.block import Block
 from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.cache.layout import Tables, Where
-from outrider.core.model.cache.states import Rows
+from outrider.core.model.cache.layout import PassLayout, Tables
+from outrider.core.model.cache.states import KVCache
 from outrider.core.model.families.spec import TargetSpec
 from outrider.core.model.kernels.linear import Linear
 
@@ -42,7 +42,7 @@ class Layer:
     out_norm: Norm
     hidden_first: bool
 
-    def __call__(self, embedded: Tensor, hidden: Tensor, where: Where, state: object) -> Tensor:
+    def __call__(self, embedded: Tensor, hidden: Tensor, where: PassLayout, state: object) -> Tensor:
         """Embeddings of the next tokens and states, both [S, d] -> outputs [S, d], which the head reads behind `out_norm`."""
         parts = [self.embed_norm(embedded), self.hidden_norm(hidden)]
         if self.hidden_first:
@@ -83,7 +83,7 @@ class Chain:
         self._state.clear()
         self._later = [0] * len(self._later)
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Keep the tokens with the states that produced them."""
         self._state.advance(step)
 
@@ -136,7 +136,13 @@ class Chain:
         return states[:, 0] if self._raw else self._target.norm(states[:, 0])
 
     def _run(
-        self, depth: int, memory: Sequence[Rows], ids: Tensor, hidden: Tensor, where: Where, newest: Tensor | slice
+        self,
+        depth: int,
+        memory: Sequence[KVCache],
+        ids: Tensor,
+        hidden: Tensor,
+        where: PassLayout,
+        newest: Tensor | slice,
     ) -> Made:
         """As `DraftState` runs it, through one layer; what is fed back is kept for the next one."""
         layer = self._layers[depth]

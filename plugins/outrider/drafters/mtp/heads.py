@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from outrider.core.base.errors import ModelError
-from outrider.core.drafting import ChainSampler, Context, Draft, DraftState, Needs, Shape, Step, Target
+from outrider.core.drafting import ChainSampler, Committed, Context, Draft, DraftState, Needs, Shape, Target
 from outrider.core.formats.pickled import read_pickled
 from outrider.core.formats.renamed import TensorCheckpoint
 from outrider.core.formats.safetensors import read_file
 from outrider.core.model.blocks.block import Block
 from outrider.core.model.build import Builder
-from outrider.core.model.cache.layout import Tables, Where
-from outrider.core.model.cache.states import SLACK, Rows
+from outrider.core.model.cache.layout import PassLayout, Tables
+from outrider.core.model.cache.states import MAX_DRAFT_ROWS, KVCache
 from outrider.core.model.families import read_spec
 from outrider.core.model.families.spec import AttentionSpec, LayerSpec, TargetSpec
 from outrider.core.model.load import tables
@@ -52,7 +52,7 @@ class Heads:
         """Forget the conversation."""
         self._state.clear()
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Keep the states before the target's last layer."""
         self._state.advance(step)
 
@@ -84,7 +84,9 @@ class Heads:
         """Outputs of the heads [heads, d] -> [heads, V]."""
         return self._target.head(self._target.norm(states))
 
-    def _run(self, memory: Sequence[Rows], ids: Tensor, hidden: Tensor, where: Where, newest: Tensor | slice) -> Tensor:
+    def _run(
+        self, memory: Sequence[KVCache], ids: Tensor, hidden: Tensor, where: PassLayout, newest: Tensor | slice
+    ) -> Tensor:
         """As `DraftState` runs it: what each head makes of the newest row, [heads, d]."""
         pairs = zip(self._blocks, memory, strict=True)
         return torch.cat([block.run(hidden, where, rows, self._spec)[newest] for block, rows in pairs])
@@ -107,7 +109,7 @@ def load(target: Target, path: Path) -> Heads:
 def _build(target: Target, checkpoint: TensorCheckpoint, spec: TargetSpec) -> Heads:
     build = Builder(checkpoint, spec, target.form)
     blocks = [build.block(index) for index in range(len(spec.layers))]
-    return Heads(target, blocks, spec, tables(spec, target.context + SLACK, target.dtype, target.device))
+    return Heads(target, blocks, spec, tables(spec, target.context + MAX_DRAFT_ROWS, target.dtype, target.device))
 
 
 def read_heads(path: Path) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Step, Target
+from outrider.core.drafting import Committed, Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Target
 
 if TYPE_CHECKING:
     from .corpus import Corpus
@@ -43,17 +43,17 @@ class Suffix:
             return Match(Fit.NO, f"its corpus is a text file, and {path.name} is none", weights=weights)
         return Match(Fit.ANY, f"looks in the chat and in {path.name}", gain=1.3, weights=str(path))
 
-    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Rider:
+    def load(self, target: Target, match: Match, options: Mapping[str, object]) -> SuffixDrafter:
         """A drafter with an empty chat; option `corpus` (or the weights) names a text file to look in.
 
         Raises ModelError if that file cannot be used.
         """
         named = options.get("corpus") or match.weights
         if not named:
-            return Rider()
+            return SuffixDrafter()
         from .corpus import read_corpus
 
-        return Rider(read_corpus(Path(str(named)).expanduser(), target.info))
+        return SuffixDrafter(read_corpus(Path(str(named)).expanduser(), target.info))
 
 
 def _is_text(path: Path) -> bool:
@@ -66,7 +66,7 @@ def _is_text(path: Path) -> bool:
     return b"\0" not in head
 
 
-class Rider:
+class SuffixDrafter:
     """Follows one conversation. The automaton holds the tokens from `first` on.
 
     Once it is full the next one, of the newer half, grows beside it and takes its place when it has caught up: to build it at
@@ -87,7 +87,7 @@ class Rider:
         self._tokens: list[int] = []
         self._restart(0)
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Committed) -> None:
         """Add these tokens."""
         for token in step.tokens.tolist():
             self._tokens.append(token)
@@ -121,9 +121,9 @@ class Rider:
                 guess = other
         return draft(guess)
 
-    def fork(self) -> Rider:
+    def fork(self) -> SuffixDrafter:
         """A copy with the same conversation and corpus."""
-        copy = Rider(self._corpus, self._held)
+        copy = SuffixDrafter(self._corpus, self._held)
         copy._tokens = list(self._tokens)
         copy._restart(self._first)
         return copy

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outrider.core.model.cache.layout import Place, Sight, Where, fitting
-from outrider.core.model.cache.states import Room, Rows, State, new_rows
+from outrider.core.model.cache.layout import KVSlots, PassLayout, TreeMask, fitting
+from outrider.core.model.cache.states import CacheConfig, KVCache, State, new_rows
 from outrider.core.model.families.spec import AttentionSpec
 from outrider.core.model.kernels import ops
 from outrider.core.model.kernels.interface import Fused, Heads
@@ -50,13 +50,13 @@ class Attention:
             self._heads = Heads(self.spec, self.q_norm, self.k_norm, self.sinks)
         return self._heads
 
-    def new_state(self, room: Room) -> State | None:
+    def new_state(self, room: CacheConfig) -> State | None:
         """Keys, then values of each token; None where another layer's are used."""
         if self.spec.source is not None:
             return None
         return new_rows(room, (2 * self.spec.kv_heads, self.spec.head_dim), window=self.spec.window)
 
-    def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor, where: PassLayout, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
         parts = self.project(x)
         return self.output(self.along(parts, where, state), parts, residual)
@@ -65,9 +65,9 @@ class Attention:
         """As `batched.Parted`: [S, heads of all parts, h]."""
         return (self.mix(x).view(x.shape[0], -1, self.spec.head_dim),)
 
-    def along(self, parts: tuple[Tensor, ...], where: Where, state: State | None) -> Tensor:
+    def along(self, parts: tuple[Tensor, ...], where: PassLayout, state: State | None) -> Tensor:
         """As `batched.Parted`: [S, H h]."""
-        assert isinstance(state, Rows)
+        assert isinstance(state, KVCache)
         y = self._fused(parts[0], where, state)
         return self._by_steps(parts[0], where, state) if y is None else y
 
@@ -77,7 +77,7 @@ class Attention:
             y = y * rowwise(torch.sigmoid, parts[0][:, -self.spec.heads :].reshape(y.shape[0], -1))
         return self.out(y) if residual is None else self.out.plus(y, residual)
 
-    def _fused(self, mixed: Tensor, where: Where, state: Rows) -> Tensor | None:
+    def _fused(self, mixed: Tensor, where: PassLayout, state: KVCache) -> Tensor | None:
         """[S, H h] by one fused kernel; None where there is none for this layer or pass."""
         fast = ops.fused(mixed)
         if fast is None or self.heads is None or not fast.attends(self.heads, mixed.dtype):
@@ -94,15 +94,17 @@ class Attention:
             made.append(y)
         return torch.cat(made) if made else None
 
-    def _fused_pass(self, fast: Fused, mixed: Tensor, where: Where, state: Rows, sight: Sight) -> Tensor | None:
+    def _fused_pass(
+        self, fast: Fused, mixed: Tensor, where: PassLayout, state: KVCache, sight: TreeMask
+    ) -> Tensor | None:
         assert self.heads is not None
         spec, place = self.spec, state.place(where)
         if place is None:
             return None
         cos, sin = (None, None) if spec.rope is None else where.rope(spec.rope, spec.head_dim)
-        return fast.attend(mixed, state.parts[0], self.heads, Place(*place, cos, sin, sight))
+        return fast.attend(mixed, state.parts[0], self.heads, KVSlots(*place, cos, sin, sight))
 
-    def _by_steps(self, mixed: Tensor, where: Where, state: Rows) -> Tensor:
+    def _by_steps(self, mixed: Tensor, where: PassLayout, state: KVCache) -> Tensor:
         spec = self.spec
         if self.plain:
             q, kv = self._plain(mixed, where)
@@ -112,13 +114,13 @@ class Attention:
         seen = state.take(where) if kv is None else state.take(where, kv)
         return self._attend(q, seen[0], state, where)
 
-    def _plain(self, mixed: Tensor, where: Where) -> tuple[Tensor, Tensor]:
+    def _plain(self, mixed: Tensor, where: PassLayout) -> tuple[Tensor, Tensor]:
         spec = self.spec
         if spec.rope is not None:
             rotate_(mixed[:, : spec.heads + spec.kv_heads], *where.rope(spec.rope, spec.head_dim))
         return mixed[:, : spec.heads], mixed[:, spec.heads : spec.heads + 2 * spec.kv_heads]
 
-    def _queries(self, q: Tensor, where: Where) -> Tensor:
+    def _queries(self, q: Tensor, where: PassLayout) -> Tensor:
         spec = self.spec
         if self.q_norm is not None:
             q = _normed(q, self.q_norm, whole=spec.qk_norm == "whole")
@@ -132,7 +134,7 @@ class Attention:
             q = q * heat[:, None, None].to(q.dtype)
         return q
 
-    def _keys_values(self, mixed: Tensor, where: Where) -> Tensor:
+    def _keys_values(self, mixed: Tensor, where: PassLayout) -> Tensor:
         spec = self.spec
         k = mixed[:, spec.heads : spec.heads + spec.kv_heads]
         v = k.clone() if spec.value_is_key else mixed[:, spec.heads + spec.kv_heads : spec.heads + 2 * spec.kv_heads]
@@ -142,7 +144,7 @@ class Attention:
             rotate_(k, *where.rope(spec.rope, spec.head_dim))
         return torch.cat((k, v if self.v_norm is None else self.v_norm(v)), 1)  # [S, 2K, h]
 
-    def _attend(self, q: Tensor, seen: Tensor, state: Rows, where: Where) -> Tensor:
+    def _attend(self, q: Tensor, seen: Tensor, state: KVCache, where: PassLayout) -> Tensor:
         spec, rows = self.spec, where.rows
         groups = spec.heads // spec.kv_heads
         both = seen.transpose(0, 1)[None]  # [1, 2K, C, h]

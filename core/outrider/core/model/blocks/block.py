@@ -11,10 +11,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from outrider.core.model.cache.layout import Tables, Where
-from outrider.core.model.cache.states import Room, State
+from outrider.core.model.cache.layout import PassLayout, Tables
+from outrider.core.model.cache.states import CacheConfig, State
 from outrider.core.model.families.spec import TargetSpec
-from outrider.core.model.kernels.forms import Form
+from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.kernels.linear import Linear, Table
 
 from .mlp import Experts
@@ -24,11 +24,11 @@ from .norm import Norm
 class Mixer(Protocol):
     """A token mixer."""
 
-    def new_state(self, room: Room) -> State | None:
+    def new_state(self, room: CacheConfig) -> State | None:
         """Its memory of a new conversation."""
         ...
 
-    def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor, where: PassLayout, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
         ...
 
@@ -75,7 +75,7 @@ class Block:
     per_layer: PerLayer | None = None
     scalar: Tensor | None = None  # []
 
-    def run(self, x: Tensor, where: Where, state: State | None, spec: TargetSpec) -> Tensor:
+    def run(self, x: Tensor, where: PassLayout, state: State | None, spec: TargetSpec) -> Tensor:
         """[S, d] -> [S, d]: both mixers with their residuals; `spec` is that of the decoder the block belongs to."""
         channel = self.channel
         if (where.still or where.real) and isinstance(channel, Experts):
@@ -130,7 +130,7 @@ class Weights:
     nbytes: int = 0
     parameters: int = 0
     each: float = 0.0  # bytes of a parameter of the blocks; 0: not known
-    form: Form | None = None  # what was asked of its matrices; None: plain
+    form: WeightFormat | None = None  # what was asked of its matrices; None: plain
 
 
 def _maybe(norm: Norm | None, x: Tensor) -> Tensor:

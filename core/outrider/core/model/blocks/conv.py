@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.core.model.cache.layout import Where
-from outrider.core.model.cache.states import Count, Recurrent, Room, State
+from outrider.core.model.cache.layout import PassLayout
+from outrider.core.model.cache.states import CacheConfig, Count, Recurrent, State
 from outrider.core.model.families.spec import ConvSpec
 from outrider.core.model.kernels.linear import Linear
 
@@ -46,11 +46,11 @@ class ShortConv:
     out: Linear  # d -> d
     conv_bias: Tensor | None = None  # [d]
 
-    def new_state(self, room: Room) -> State | None:
+    def new_state(self, room: CacheConfig) -> State | None:
         """Newest conv inputs."""
         return Recurrent(room, ((self.spec.kernel - 1, self.conv.shape[0]), room.dtype))
 
-    def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor, where: PassLayout, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
         parts = self.project(x)
         return self.output(self.along(parts, where, state), parts, residual)
@@ -60,7 +60,7 @@ class ShortConv:
         b, c, u = self.mix(x).chunk(3, -1)
         return b * u, c
 
-    def along(self, parts: tuple[Tensor, ...], where: Where, state: State | None) -> Tensor:
+    def along(self, parts: tuple[Tensor, ...], where: PassLayout, state: State | None) -> Tensor:
         """As `batched.Parted`: [S, d], not gated."""
         assert isinstance(state, Recurrent)
         y, inputs = causal(parts[0], state.now[0], self.conv)

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outrider.core.model.cache.layout import Where
-from outrider.core.model.cache.states import Count, Recurrent, Room, State
+from outrider.core.model.cache.layout import PassLayout
+from outrider.core.model.cache.states import CacheConfig, Count, Recurrent, State
 from outrider.core.model.families.spec import DeltaSpec
 from outrider.core.model.kernels import ops
 from outrider.core.model.kernels.linear import Linear
@@ -44,14 +44,14 @@ class DeltaNet:
     norm: Norm  # over dv
     out: Linear  # nv dv -> d
 
-    def new_state(self, room: Room) -> State | None:
+    def new_state(self, room: CacheConfig) -> State | None:
         """Newest conv inputs and the memory."""
         s = self.spec
         exact = torch.float64 if room.dtype == torch.float64 else torch.float32
         inputs, memory = (s.kernel - 1, self.conv.shape[0]), (s.value_heads, s.key_dim, s.value_dim)
         return Recurrent(room, (inputs, room.dtype), (memory, exact))
 
-    def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor, where: PassLayout, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
         parts = self.project(x)
         return self.output(self.along(parts, where, state), parts, residual)
@@ -60,7 +60,7 @@ class DeltaNet:
         """As `batched.Parted`: conv inputs [S, Q], betas and decays [S, 2 nv], the gate [S, nv dv]."""
         return self.qkv(x), self.ba(x), self.z(x)
 
-    def along(self, parts: tuple[Tensor, ...], where: Where, state: State | None) -> Tensor:
+    def along(self, parts: tuple[Tensor, ...], where: PassLayout, state: State | None) -> Tensor:
         """As `batched.Parted`: [S, nv, dv], not normed."""
         assert isinstance(state, Recurrent)
         s, rows = self.spec, where.rows

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.core.model.cache.layout import Where, fitting
-from outrider.core.model.cache.states import Room, Rows, State, new_rows
+from outrider.core.model.cache.layout import PassLayout, fitting
+from outrider.core.model.cache.states import CacheConfig, KVCache, State, new_rows
 from outrider.core.model.families.spec import LatentSpec
 from outrider.core.model.kernels.linear import Linear
 
@@ -37,11 +37,11 @@ class LatentAttention:
     v_up: Tensor  # [H, c, v]
     out: Linear  # H v -> d
 
-    def new_state(self, room: Room) -> State | None:
+    def new_state(self, room: CacheConfig) -> State | None:
         """Latent and rotated key of each token."""
         return new_rows(room, (self.spec.kv_rank,), (self.spec.rope_dim,))
 
-    def __call__(self, x: Tensor, where: Where, state: State | None, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor, where: PassLayout, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[S, d] -> [S, d], plus the residual if there is one."""
         parts = self.project(x)
         return self.output(self.along(parts, where, state), parts, residual)
@@ -53,9 +53,9 @@ class LatentAttention:
         latent, k_turned = self.kv_down(x).split([spec.kv_rank, spec.rope_dim], -1)
         return self.q_up(down).view(x.shape[0], spec.heads, -1), self.kv_norm(latent), k_turned
 
-    def along(self, parts: tuple[Tensor, ...], where: Where, state: State | None) -> Tensor:
+    def along(self, parts: tuple[Tensor, ...], where: PassLayout, state: State | None) -> Tensor:
         """As `batched.Parted`: [S, H v]."""
-        assert isinstance(state, Rows)
+        assert isinstance(state, KVCache)
         spec, rows = self.spec, where.rows
         q, latent, k_turned = parts
         q_still, q_turned = q.split([spec.nope_dim, spec.rope_dim], -1)

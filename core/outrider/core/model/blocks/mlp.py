@@ -16,7 +16,7 @@ from outrider.core.model.families.spec import Activation, ExpertsSpec
 from outrider.core.model.kernels import ops
 from outrider.core.model.kernels.activations import ACTIVATIONS
 from outrider.core.model.kernels.interface import Fused, Mixture
-from outrider.core.model.kernels.linear import FEW, Linear
+from outrider.core.model.kernels.linear import MAX_DECODE_ROWS, Linear
 
 from .norm import Norm
 from .rowwise import rowwise
@@ -134,7 +134,7 @@ class Experts:
 
     def _mixture(self, x: Tensor) -> Mixture | None:
         fast = ops.fused(x)
-        if fast is None or x.shape[0] > FEW:
+        if fast is None or x.shape[0] > MAX_DECODE_ROWS:
             return None
         if fast not in self._known:
             found = matrices(self.experts)

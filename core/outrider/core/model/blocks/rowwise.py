@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from outrider.core.model.kernels.linear import FEW
+from outrider.core.model.kernels.linear import MAX_DECODE_ROWS
 
 ALONE = 1 << 15  # numbers up to which torch takes one thread
 VECTORS = 32  # numbers that it takes at once at most
@@ -27,7 +27,7 @@ def rowwise(function: Callable[..., Tensor], *parts: Tensor) -> Tensor:
     if parts[0].device.type != "cpu" or rows < 2 or alike:
         return function(*parts)
     each = numbers // rows
-    if rows > FEW and (each % VECTORS or each > ALONE):
+    if rows > MAX_DECODE_ROWS and (each % VECTORS or each > ALONE):
         return function(*parts)
-    some = max(1, ALONE // each) if rows > FEW else 1
+    some = max(1, ALONE // each) if rows > MAX_DECODE_ROWS else 1
     return torch.cat([function(*few) for few in zip(*(part.split(some) for part in parts), strict=True)])

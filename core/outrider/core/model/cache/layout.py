@@ -16,7 +16,7 @@ from outrider.core.model.families.spec import RopeSpec
 
 FOLD_ROWS = 32  # up to here query groups are folded into rows, so that keys and values are read without expanding them
 
-LOOSE = 64  # rows that a `Sight` can tell apart
+LOOSE = 64  # rows that a `TreeMask` can tell apart
 SPAN = 64  # a pass looks at a multiple of this many rows
 SCORES = 1 << 26  # scores that are computed at once where they have to be written down
 
@@ -37,7 +37,7 @@ def fitting(each: int) -> int:
     return max(1, SCORES // each)
 
 
-class Sight(NamedTuple):
+class TreeMask(NamedTuple):
     """Whom each row of a pass sees, without a mask: all rows below `base`, and loose rows from there on by bits.
 
     A window further hides whatever lies `window` positions or more before a row's own; below `base` the row number is the
@@ -50,28 +50,28 @@ class Sight(NamedTuple):
     bits: Tensor  # [S] int64: bit t tells whether loose row t is seen
 
 
-class Place(NamedTuple):
+class KVSlots(NamedTuple):
     """Where the rows of a pass stand in one layer."""
 
     slots: Tensor  # [S] int64: where their keys and values go, of the C rows held
     ring: int  # row r is held in slot r mod ring; 0: in slot r
     cos: Tensor | None  # [S, h]; None: no rope
     sin: Tensor | None  # [S, h], signed as in `rope.table`
-    sight: Sight
+    sight: TreeMask
 
 
-class Still(NamedTuple):
+class DeviceStart(NamedTuple):
     """The start of a still pass."""
 
     base: Tensor  # [1] int64, on the device
     end: int  # rows that full attention reads at whatever length
 
 
-class Fixed(NamedTuple):
+class PaddedStart(NamedTuple):
     """The start of a pass whose shapes hang on nothing that changes, so that no row's result does: exact mode on the host."""
 
     start: int
-    end: int  # as in `Still`
+    end: int  # as in `DeviceStart`
     real: int  # rows that count; the others fill up the width
 
 
@@ -129,7 +129,7 @@ def _line(rows: int, device: torch.device) -> Tensor:
     return _bits(torch.ones(rows, rows, dtype=torch.bool).tril()).to(device)
 
 
-class Where:
+class PassLayout:
     """`rows` tokens that are written from row `start` on; without a tree the row is the position.
 
     A *still* pass has its start on the device, so that one captured graph serves every length: nothing here hangs on the
@@ -138,7 +138,7 @@ class Where:
 
     def __init__(
         self,
-        start: int | Still | Fixed,
+        start: int | DeviceStart | PaddedStart,
         rows: int,
         tables: Tables,
         dtype: torch.dtype,
@@ -146,15 +146,17 @@ class Where:
         tree: Tree | None = None,
     ) -> None:
         self.rows, self.tree = rows, tree
-        self.real = start.real if isinstance(start, Fixed) else 0  # 0: all, and no shape is fixed
-        if isinstance(start, Still):
+        self.real = start.real if isinstance(start, PaddedStart) else 0  # 0: all, and no shape is fixed
+        if isinstance(start, DeviceStart):
             self.still, self.start, self.base = True, 0, start.base
             self.stop, self.end = 0, start.end
             self.index = start.base + torch.arange(rows, device=device)  # [S] rows that are written
         else:
-            self.still, self.start = False, start.start if isinstance(start, Fixed) else start
+            self.still, self.start = False, start.start if isinstance(start, PaddedStart) else start
             self.stop = self.start + rows
-            self.end = start.end if isinstance(start, Fixed) else span(self.stop)  # rows that full attention reads
+            self.end = (
+                start.end if isinstance(start, PaddedStart) else span(self.stop)
+            )  # rows that full attention reads
             self.index = torch.arange(self.start, self.stop, device=device)
         self.positions = self.index if tree is None else tree.positions[-rows:]  # [S]
         self.wide: tuple[object, list[Tensor]] | None = None  # what the last ring gave to a pass wider than itself
@@ -162,24 +164,24 @@ class Where:
         self._ropes: dict[tuple[RopeSpec, int], tuple[Tensor, Tensor]] = {}
         self._masks: dict[tuple[int, int, int], Tensor] = {}
         self._slots: dict[int, Tensor] = {}
-        self._sight: Sight | None = None
-        self._parts: list[tuple[slice, Where]] | None = None
+        self._sight: TreeMask | None = None
+        self._parts: list[tuple[slice, PassLayout]] | None = None
 
     @property
-    def sight(self) -> Sight | None:
+    def sight(self) -> TreeMask | None:
         """Who sees whom, as fused kernels read it; None where there are too many rows for that."""
         if self._sight is None:
             if self.tree is None and self.rows <= LOOSE:
                 base = self.base if self.still else torch.full((1,), self.start, device=self._device)
-                self._sight = Sight(base, self.positions, self.positions, _line(self.rows, self._device))
+                self._sight = TreeMask(base, self.positions, self.positions, _line(self.rows, self._device))
             elif self.tree is not None and self.tree.positions.shape[0] <= LOOSE:
                 base = self.tree.base
                 base = base if isinstance(base, Tensor) else torch.full((1,), base, device=self._device)
-                self._sight = Sight(base, self.positions, self.tree.positions, _bits(self.tree.seen))
+                self._sight = TreeMask(base, self.positions, self.tree.positions, _bits(self.tree.seen))
         return self._sight
 
     @property
-    def parts(self) -> list[tuple[slice, Where]]:
+    def parts(self) -> list[tuple[slice, PassLayout]]:
         """A wide pass as passes that fused kernels take, with the rows of each; none where it is no plain line of tokens."""
         if self._parts is None:
             starts = () if self.tree is not None or self.still or self.real else range(0, self.rows, LOOSE)
@@ -187,8 +189,8 @@ class Where:
             self._parts = [(rows, self._part(rows)) for rows in slices]
         return self._parts
 
-    def _part(self, rows: slice) -> Where:
-        return Where(self.start + rows.start, rows.stop - rows.start, self._tables, self._dtype, self._device)
+    def _part(self, rows: slice) -> PassLayout:
+        return PassLayout(self.start + rows.start, rows.stop - rows.start, self._tables, self._dtype, self._device)
 
     @property
     def folds(self) -> bool:

@@ -17,22 +17,22 @@ import torch
 from torch import Tensor
 
 from .early_exit import EarlyStates
-from .layout import Where, span
+from .layout import PassLayout, span
 
 Count = int | Tensor  # tokens; [1] where only the device knows
-SLACK = 64  # rows of the widest draft; wider passes are prefill, which is committed whole
+MAX_DRAFT_ROWS = 64  # rows of the widest draft; wider passes are prefill, which is committed whole
 RINGS = 2.0  # a sliding layer keeps a ring where the capacity is more than so many times its rows
 SNAPSHOTS = 6  # kept for each conversation, newest and longest-lived first to stay
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class CacheConfig:
     """What every layer makes its state of a new conversation from."""
 
     capacity: int  # tokens
     dtype: torch.dtype
     device: torch.device
-    slack: int = SLACK
+    slack: int = MAX_DRAFT_ROWS
     rings: float = RINGS
 
 
@@ -59,12 +59,12 @@ class State(Protocol):
         ...
 
 
-class Rows:
+class KVCache:
     """Rows by position, [span(capacity), ...]: keys, values, latents. Those at and beyond the length are scratch."""
 
     cut = True
 
-    def __init__(self, rows: int, shapes: tuple[tuple[int, ...], ...], window: int, room: Room) -> None:
+    def __init__(self, rows: int, shapes: tuple[tuple[int, ...], ...], window: int, room: CacheConfig) -> None:
         self.window = window
         self.parts = [torch.zeros((rows, *shape), dtype=room.dtype, device=room.device) for shape in shapes]
 
@@ -73,13 +73,13 @@ class Rows:
         """Bytes of all parts."""
         return sum(part.nbytes for part in self.parts)
 
-    def take(self, where: Where, *new: Tensor) -> list[Tensor]:
+    def take(self, where: PassLayout, *new: Tensor) -> list[Tensor]:
         """Write the pass's rows [S, ...] of each part, if any come; the rows [C, ...] that the pass reads, as `mask` has them."""
         if new:
             self._put(where.index, new)
         return [part[where.first(self.window) : where.end] for part in self.parts]
 
-    def place(self, where: Where) -> tuple[Tensor, int] | None:
+    def place(self, where: PassLayout) -> tuple[Tensor, int] | None:
         """For a kernel that writes and reads `parts` itself: the slots of the pass's rows, and `ops.Place.ring`.
 
         None for a pass that has to go through `take`.
@@ -105,7 +105,7 @@ class Rows:
         for part in self.parts:
             part[length:] = 0
 
-    def mask(self, where: Where, groups: int) -> Tensor:
+    def mask(self, where: PassLayout, groups: int) -> Tensor:
         """The additive mask over the rows that `take` gives."""
         return where.mask(self.window, groups)
 
@@ -125,24 +125,24 @@ class Rows:
         """Nothing to do."""
 
 
-class Ring(Rows):
+class SlidingKVCache(KVCache):
     """The newest rows of a sliding layer, [R, ...]: position p lies in slot p mod R, R = window - 1 + slack or a little more.
 
     A pass of at most the slack writes and reads the ring in place: the order of slots hangs on the position alone, so sums do
-    not depend on the pass's width. A wider pass reads the window before it and its own rows, in order of position as `Rows`
+    not depend on the pass's width. A wider pass reads the window before it and its own rows, in order of position as `KVCache`
     do, and leaves its newest rows in the ring.
     """
 
     cut = False
 
-    def __init__(self, rows: int, shapes: tuple[tuple[int, ...], ...], window: int, room: Room) -> None:
+    def __init__(self, rows: int, shapes: tuple[tuple[int, ...], ...], window: int, room: CacheConfig) -> None:
         super().__init__(rows, shapes, window, room)
         self.rows = rows
         self.slack = rows - (window - 1)
         self._floor = 0  # the least length whose window is still here
 
-    def take(self, where: Where, *new: Tensor) -> list[Tensor]:
-        """As `Rows`."""
+    def take(self, where: PassLayout, *new: Tensor) -> list[Tensor]:
+        """As `KVCache`."""
         if where.rows > self.slack:
             return self._take_wide(where, new)
         if new:
@@ -150,18 +150,18 @@ class Ring(Rows):
             self.wrote(where.stop)
         return [part[: min(where.end, self.rows)] for part in self.parts]
 
-    def place(self, where: Where) -> tuple[Tensor, int] | None:
-        """As `Rows`."""
+    def place(self, where: PassLayout) -> tuple[Tensor, int] | None:
+        """As `KVCache`."""
         if where.rows > self.slack:
             return None
         self.wrote(where.stop)
         return where.slots(self.rows), self.rows
 
     def takes_parts(self, source: bool) -> bool:
-        """As `Rows`: where it was written to the end of the pass, what the first rows see is gone."""
-        return self.slack >= SLACK and not source
+        """As `KVCache`: where it was written to the end of the pass, what the first rows see is gone."""
+        return self.slack >= MAX_DRAFT_ROWS and not source
 
-    def _take_wide(self, where: Where, new: tuple[Tensor, ...]) -> list[Tensor]:
+    def _take_wide(self, where: PassLayout, new: tuple[Tensor, ...]) -> list[Tensor]:
         if not new:  # layers share with the last one of their kind that writes, so the rows of one ring are enough
             assert where.wide is not None and where.wide[0] is self
             return where.wide[1]
@@ -181,7 +181,7 @@ class Ring(Rows):
         self.wrote(stop)
 
     def wipe(self, length: int) -> None:
-        """As `Rows`."""
+        """As `KVCache`."""
         super().wipe(0)
 
     def wrote(self, stop: int) -> None:
@@ -193,11 +193,11 @@ class Ring(Rows):
         return torch.arange(first, stop, device=self.parts[0].device) % self.rows
 
     def move(self, old: Tensor, new: Tensor) -> None:
-        """As `Rows`."""
+        """As `KVCache`."""
         super().move(old % self.rows, new % self.rows)
 
-    def mask(self, where: Where, groups: int) -> Tensor:
-        """As `Rows`."""
+    def mask(self, where: PassLayout, groups: int) -> Tensor:
+        """As `KVCache`."""
         return where.mask(self.window, groups, 0 if where.rows > self.slack else self.rows)
 
     def ordered(self, length: int) -> list[Tensor]:
@@ -220,12 +220,12 @@ class Ring(Rows):
         self._floor = length if length >= self.window else 0
 
 
-def new_rows(room: Room, *shapes: tuple[int, ...], window: int = 0) -> Rows:
+def new_rows(room: CacheConfig, *shapes: tuple[int, ...], window: int = 0) -> KVCache:
     """The state of a layer that keeps rows of these shapes: a ring where it slides and that saves memory."""
     ring = span(window - 1 + room.slack)
     if window and room.capacity > room.rings * ring:
-        return Ring(ring, shapes, window, room)
-    return Rows(span(room.capacity), shapes, window, room)
+        return SlidingKVCache(ring, shapes, window, room)
+    return KVCache(span(room.capacity), shapes, window, room)
 
 
 class Recurrent:
@@ -238,7 +238,7 @@ class Recurrent:
 
     cut = False
 
-    def __init__(self, room: Room, *parts: tuple[tuple[int, ...], torch.dtype]) -> None:
+    def __init__(self, room: CacheConfig, *parts: tuple[tuple[int, ...], torch.dtype]) -> None:
         self.slack = room.slack
         self.now = [torch.zeros(shape, dtype=dtype, device=room.device) for shape, dtype in parts]
         self._held: list[Tensor] = []
@@ -353,7 +353,7 @@ class Cache:
             old = torch.tensor(path) + self.length
             new = torch.arange(self.length, self.length + len(path))
             for state in self.states:
-                if isinstance(state, Rows):
+                if isinstance(state, KVCache):
                     device = state.parts[0].device
                     state.move(old.to(device), new.to(device))
         for state in self._bound:
@@ -375,7 +375,7 @@ class Cache:
         for state in self.states:
             if isinstance(state, Recurrent):
                 state.settle(count)
-            elif path is not None and isinstance(state, Rows):
+            elif path is not None and isinstance(state, KVCache):
                 state.move(base + path, base + torch.arange(path.shape[0], device=path.device))
 
     @property
@@ -392,13 +392,13 @@ class Cache:
         for state, after in afters:
             state.passed(rows, after)
         for state in self._bound:
-            if isinstance(state, Ring):
+            if isinstance(state, SlidingKVCache):
                 state.stood(self.length, self.length + rows)
 
     def stood(self, length: int, stop: int) -> None:
         """Still passes have ended: `length` tokens are true, rows up to `stop` were written."""
         for state in self._bound:
-            if isinstance(state, Recurrent | Ring):
+            if isinstance(state, Recurrent | SlidingKVCache):
                 state.stood(length, stop)
         self.length, self.early_states = length, None
 

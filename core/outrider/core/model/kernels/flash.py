@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outrider.core.model.cache.layout import Place
+from outrider.core.model.cache.layout import KVSlots
 
 from .interface import Heads
 
@@ -211,7 +211,7 @@ def _join(
     tl.store(out + query.to(tl.int64) * HEAD + d, (y / weights).to(out.dtype.element_ty), mask=in_head)
 
 
-def attend(mixed: Tensor, kv: Tensor, heads: Heads, place: Place) -> Tensor:
+def attend(mixed: Tensor, kv: Tensor, heads: Heads, place: KVSlots) -> Tensor:
     """As `Fused.attend`: [S, H h]. Rows below 2^31."""
     spec, rows = heads.spec, mixed.shape[0]
     if mixed.stride(2) != 1 or mixed.stride(1) != spec.head_dim:
@@ -223,7 +223,7 @@ def attend(mixed: Tensor, kv: Tensor, heads: Heads, place: Place) -> Tensor:
     return out.view(rows, -1)
 
 
-def _prepared(mixed: Tensor, kv: Tensor, q: Tensor, heads: Heads, place: Place) -> None:
+def _prepared(mixed: Tensor, kv: Tensor, q: Tensor, heads: Heads, place: KVSlots) -> None:
     spec, norms = heads.spec, [norm for norm in (heads.q_norm, heads.k_norm) if norm is not None]
     weights = [norm.weight for norm in norms if norm.weight is not None]
     cos, sin = (mixed, mixed) if place.cos is None or place.sin is None else (place.cos, place.sin)
@@ -253,7 +253,7 @@ def _prepared(mixed: Tensor, kv: Tensor, q: Tensor, heads: Heads, place: Place) 
     )
 
 
-def _looked(q: Tensor, kv: Tensor, out: Tensor, heads: Heads, place: Place) -> None:
+def _looked(q: Tensor, kv: Tensor, out: Tensor, heads: Heads, place: KVSlots) -> None:
     spec, sight, queries = heads.spec, place.sight, q.shape[0]
     head, kv_heads = spec.head_dim, spec.kv_heads
     rows, group = queries // spec.heads, spec.heads // kv_heads

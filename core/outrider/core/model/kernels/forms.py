@@ -16,7 +16,7 @@ from .packed_linear import Packed, Plain
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class WeightFormat:
     """In what form a model's matrices are kept.
 
     `quantize`: 4 or 8 bits that matrices with more are rounded to. `keep`: which quantised ones stay so, those that the device
@@ -81,7 +81,7 @@ def rounded(weight: Tensor, bits: int | None, dtype: torch.dtype) -> Tensor | Gr
     return quantise(weight.float(), bits)
 
 
-def kept(weight: Tensor, bias: Tensor | None, form: Form) -> Linear:
+def kept(weight: Tensor, bias: Tensor | None, form: WeightFormat) -> Linear:
     """The layer for a plain matrix [o, i], in the form that is asked for."""
     return linear(rounded(weight, form.quantize, form.dtype), bias, form.dtype, form.device)
 

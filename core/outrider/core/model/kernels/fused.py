@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outrider.core.model.cache.layout import Place, Sight
+from outrider.core.model.cache.layout import KVSlots, TreeMask
 from outrider.core.model.families.spec import Activation, AttentionSpec
 
 from . import flash, sparse
@@ -73,11 +73,11 @@ class Triton:
         plain = all(norm is None or not norm.centred for norm in (q, k))
         return dtype in _DTYPES and alike and plain and spec.head_dim % 2 == 0 and spec.head_dim <= flash.WIDEST
 
-    def attend(self, mixed: Tensor, kv: Tensor, heads: Heads, place: Place) -> Tensor:
+    def attend(self, mixed: Tensor, kv: Tensor, heads: Heads, place: KVSlots) -> Tensor:
         """As `Fused`."""
         return flash.attend(mixed, kv, heads, place)
 
-    def crowd(self, places: Sequence[Place]) -> None:
+    def crowd(self, places: Sequence[KVSlots]) -> None:
         """As `Fused`: none yet."""
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -169,7 +169,7 @@ def failing(backend: Triton, device: torch.device, dtype: torch.dtype) -> str | 
     held = kv.float()
     at = torch.arange(before, before + rows, device=device)
     bits = torch.tensor([1, 3, 5], device=device)  # the third row does not see the second
-    place = Place(at, 0, None, None, Sight(at[:1], at, at, bits))
+    place = KVSlots(at, 0, None, None, TreeMask(at[:1], at, at, bits))
     got = backend.attend(mixed, kv, Heads(spec, one, one, None), place)
     normed = F.rms_norm(mixed[:, : heads + kv_heads].float(), (head,), None, 1e-6)
     held[at] = torch.cat((normed[:, heads:], mixed[:, heads + kv_heads :].float()), 1)

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from outrider.core.model.cache.layout import Place
+from outrider.core.model.cache.layout import KVSlots
 from outrider.core.model.families.spec import Activation, AttentionSpec
 
 from .linear import Linear
@@ -73,7 +73,7 @@ class Fused(Protocol):
         """Whether `attend` takes such a layer. Asked once for each layer."""
         ...
 
-    def attend(self, mixed: Tensor, kv: Tensor, heads: Heads, place: Place) -> Tensor:
+    def attend(self, mixed: Tensor, kv: Tensor, heads: Heads, place: KVSlots) -> Tensor:
         """Norms and turns queries and keys of `mixed` [S, H + 2K or more, h], writes keys and values, attends: [S, H h].
 
         `kv` [C, 2K, h]: keys, then values. Where the spec has a `source`, keys and values are there already and `mixed`
@@ -81,7 +81,7 @@ class Fused(Protocol):
         """
         ...
 
-    def crowd(self, places: Sequence[Place]) -> Crowd | None:
+    def crowd(self, places: Sequence[KVSlots]) -> Crowd | None:
         """What attends for several conversations at once, whose rows lie behind each other; None: only one at a time."""
         ...
 

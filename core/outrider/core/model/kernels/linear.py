@@ -3,7 +3,7 @@
 A quantised matrix is expanded inside the product: on a CPU in C (`packed_linear`), or by torch's 4- and 8-bit kernels where
 C cannot be built; by a Triton kernel on CUDA; and by plain torch steps for many rows, where expanding once is cheaper than
 doing so for each row, or where no kernel fits.
-All passes that decode (up to `FEW` rows) take one path, so that drafted and plain tokens are computed alike.
+All passes that decode (up to `MAX_DECODE_ROWS` rows) take one path, so that drafted and plain tokens are computed alike.
 
 Letters: `S` rows, `o` outputs, `i` inputs, `g` codes in a group.
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 from outrider.core.formats.layout import Layout
 from outrider.core.formats.quantized import Grouped
 
-FEW = 64  # rows of the widest pass that decodes
+MAX_DECODE_ROWS = 64  # rows of the widest pass that decodes
 KEPT = 4096  # expanded rows of a table that are kept
 _FEW_INT4 = 192  # up to here the 4-bit kernel beats expanding
 _GROUPS = (32, 64, 128, 256)  # what the CPU's 4-bit kernel takes
@@ -41,7 +41,7 @@ def evened(x: Tensor) -> Tensor:
 
 def missing(rows: int, like: Tensor) -> int:
     """How many rows `evened` adds to so many; `like` has their dtype and is on their device."""
-    return -rows % FEW if rows > FEW and like.device.type == "cpu" and like.itemsize == 2 else 0
+    return -rows % MAX_DECODE_ROWS if rows > MAX_DECODE_ROWS and like.device.type == "cpu" and like.itemsize == 2 else 0
 
 
 class Linear:
@@ -173,7 +173,7 @@ class Int8(Linear):
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.shape[0] <= FEW:
+        if x.shape[0] <= MAX_DECODE_ROWS:
             y = torch.ops.aten._weight_int8pack_mm(x, self.weight, self._scale)
         else:  # whole numbers up to 127 are exact in bf16
             y = F.linear(evened(x), self.weight.to(x.dtype))[: x.shape[0]] * self._scale
@@ -203,7 +203,7 @@ class Expanding(Linear):
 
     def _product(self, x: Tensor, residual: Tensor | None) -> Tensor:
         held = self.held
-        if self._fused and x.shape[0] <= FEW:
+        if self._fused and x.shape[0] <= MAX_DECODE_ROWS:
             from .matmul import grouped_linear
 
             return grouped_linear(x, held, self.bias, residual)
@@ -255,7 +255,7 @@ class Table:
 
     def few(self, ids: Tensor) -> Tensor:
         """The same for ids that the host may read: rows that came up before are not expanded again."""
-        if isinstance(self.weight, Tensor) or ids.device.type != "cpu" or ids.shape[0] > FEW:
+        if isinstance(self.weight, Tensor) or ids.device.type != "cpu" or ids.shape[0] > MAX_DECODE_ROWS:
             return self(ids)
         asked = ids.tolist()
         missing = [one for one in dict.fromkeys(asked) if one not in self._kept]

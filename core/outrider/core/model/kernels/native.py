@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outrider.core.model.cache.layout import Place, Sight
+from outrider.core.model.cache.layout import KVSlots, TreeMask
 from outrider.core.model.families.spec import Activation, AttentionSpec
 
 from . import compiled
@@ -97,7 +97,7 @@ class Native:
         fits = spec.head_dim % _STEP == 0 and spec.head_dim <= _WIDEST and spec.heads <= _GROUP * spec.kv_heads
         return dtype in _HALF and plain and fits
 
-    def attend(self, mixed: Tensor, kv: Tensor, heads: Heads, place: Place) -> Tensor:
+    def attend(self, mixed: Tensor, kv: Tensor, heads: Heads, place: KVSlots) -> Tensor:
         """As `Fused`."""
         layer = known(heads, mixed.dtype)
         rows, sight, cos, sin = mixed.shape[0], place.sight, place.cos, place.sin
@@ -125,7 +125,7 @@ class Native:
             raise MemoryError(f"no memory for the scores of {rows} rows")
         return out
 
-    def crowd(self, places: Sequence[Place]) -> Crowd:
+    def crowd(self, places: Sequence[KVSlots]) -> Crowd:
         """As `Fused`."""
         shares, first = (_Share * len(places))(), 0
         for share, place in zip(shares, places, strict=True):
@@ -268,7 +268,7 @@ def failing(backend: Native, dtype: torch.dtype) -> str | None:
     mixed, kv = some(3, heads + 2 * kv_heads, head), some(320, 2 * kv_heads, head)
     held, at = kv.float(), torch.arange(before, before + 3)
     bits = torch.tensor([1, 3, 5])  # the third row does not see the second
-    place = Place(at, 0, None, None, Sight(at[:1], at, at, bits))
+    place = KVSlots(at, 0, None, None, TreeMask(at[:1], at, at, bits))
     got = backend.attend(mixed, kv, Heads(spec, one, one, None), place)
     normed = F.rms_norm(mixed[:, : heads + kv_heads].float(), (head,), None, 1e-6)
     held[at] = torch.cat((normed[:, heads:], mixed[:, heads + kv_heads :].float()), 1)

@@ -20,7 +20,7 @@ from outrider.core.formats.layout import Layout
 from outrider.core.formats.quantized import Grouped, pack_nibbles
 from outrider.core.model.kernels.native import compiled
 
-from .linear import FEW, Linear
+from .linear import MAX_DECODE_ROWS, Linear
 
 _HALF = {torch.bfloat16: 1, torch.float32: 0}
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # of scales and offsets
@@ -274,9 +274,9 @@ def failing(products: Products, dtype: torch.dtype) -> bool:
     codes = torch.randint(0, 16, (40, 96), generator=g, dtype=torch.uint8)
     scale, low = torch.rand(2, 40, 3, generator=g).half()
     for weight in (Grouped(pack_nibbles(codes, 32), scale, low, bits=4), Grouped(codes.view(torch.int8) - 8, scale)):
-        x = torch.randn(FEW + 1, 96, generator=g).to(dtype)
+        x = torch.randn(MAX_DECODE_ROWS + 1, 96, generator=g).to(dtype)
         layer, want = Packed(weight, None, dtype, products), x.float() @ weight.expand().T
-        for rows in (1, FEW, FEW + 1):
+        for rows in (1, MAX_DECODE_ROWS, MAX_DECODE_ROWS + 1):
             off = (layer(x[:rows]).float() - want[:rows]).abs().amax() / want.std()
             if not off < (0.05 if dtype == torch.bfloat16 else 1e-4):
                 return True

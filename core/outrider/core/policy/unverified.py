@@ -17,7 +17,7 @@ class Scored(NamedTuple):
     accepted: int
 
 
-class Shadow:
+class UnverifiedDraft:
     """The open offer of one drafter, at most one at a time."""
 
     def __init__(self, name: str) -> None:

@@ -6,15 +6,15 @@ import pytest
 from toys import tree
 
 from outrider.core.policy.decisions import Candidate, Outcome, UpcomingRound
+from outrider.core.policy.drafting_pause import KNOWN, LOOK, NAP, STALE, DraftingPause
 from outrider.core.policy.policy import ALONE, Policy
-from outrider.core.policy.resting import KNOWN, LOOK, NAP, STALE, Resting
 
 PLAIN = 0.010
 
 
 def rested(tokens: float, seconds: float, rounds: int = 200) -> int:
     """Rounds of rest among so many, where a round in which drafters are asked gives `tokens` in `seconds`."""
-    one, naps = Resting(), 0
+    one, naps = DraftingPause(), 0
     for _ in range(KNOWN):
         one.alone(PLAIN)
     for _ in range(rounds):
@@ -40,7 +40,7 @@ def test_noise_is_not() -> None:
 
 def test_nor_is_the_noise_of_a_machine() -> None:
     """Plain passes scatter too, so that their mean of late is off by a part of that."""
-    luck, one, naps = random.Random(0), Resting(), 0
+    luck, one, naps = random.Random(0), DraftingPause(), 0
     for at in range(4000):
         if at % 16 == 0:
             one.alone(PLAIN * luck.lognormvariate(0, 0.08))
@@ -57,7 +57,7 @@ def test_nor_is_the_noise_of_a_machine() -> None:
 @pytest.mark.parametrize("rounds", [STALE + 1, 4 * STALE])
 def test_plain_passes_of_a_quieter_time_park_nobody(rounds: int) -> None:
     """All has become twice as slow since the last plain pass: that says nothing of drafting."""
-    one = Resting()
+    one = DraftingPause()
     for _ in range(50):
         one.alone(PLAIN)
     for _ in range(rounds):
@@ -68,14 +68,14 @@ def test_plain_passes_of_a_quieter_time_park_nobody(rounds: int) -> None:
 
 
 def test_nothing_is_said_before_plain_passes_are_known() -> None:
-    one = Resting()
+    one = DraftingPause()
     for _ in range(10 * LOOK):
         one.asked(1, 9.0)
         assert not one.begins()
 
 
 def test_another_text_wakes() -> None:
-    one = Resting()
+    one = DraftingPause()
     for _ in range(KNOWN):
         one.alone(PLAIN)
     for _ in range(LOOK):

@@ -6,12 +6,12 @@ from itertools import groupby
 
 import pytest
 
-from outrider.core.session.phases import Phases
+from outrider.core.session.text_kind import TextKind
 
 
 def phases(text: str, size: int = 1) -> list[str]:
     """The phase behind every piece of so many characters."""
-    follower, found = Phases(), []
+    follower, found = TextKind(), []
     for at in range(0, len(text), size):
         follower.feed(text[at : at + size], thinking=False)
         found.append(follower.now)
@@ -62,7 +62,7 @@ def test_it_does_not_matter_how_the_text_is_cut(name: str, size: int) -> None:
 def test_where_it_changes(size: int) -> None:
     """A fence counts from the end of its line on, its close too, however the text is cut."""
     text = "a\n```py\nx = 1\n```\nb"
-    follower, at = Phases(), 0
+    follower, at = TextKind(), 0
     for start in range(0, len(text), size):
         follower.feed(text[start : start + size], thinking=False)
         at = start + size
@@ -71,7 +71,7 @@ def test_where_it_changes(size: int) -> None:
 
 
 def test_thoughts_are_thinking_and_say_nothing_of_the_answer() -> None:
-    follower = Phases()
+    follower = TextKind()
     seen = []
     for text, thinking in [("Hm.\n```\n", True), ("{", True), ("", True), ('{"a"', False), (": 1}", False)]:
         follower.feed(text, thinking)
@@ -90,13 +90,13 @@ def test_thoughts_are_thinking_and_say_nothing_of_the_answer() -> None:
     ],
 )
 def test_a_raw_completion_goes_on_from_its_prompt(tail: str, now: str, after: str) -> None:
-    follower = Phases(tail)
+    follower = TextKind(tail)
     assert follower.now == now
     follower.feed("\n```\n" if now != "prose" else "text", thinking=False)
     assert follower.now == after
 
 
 def test_a_fence_that_began_in_the_prompt_is_no_json() -> None:
-    follower = Phases("```c\nstruct a x = ")
+    follower = TextKind("```c\nstruct a x = ")
     follower.feed('{"a"};\n', thinking=False)
     assert follower.now == "code"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from outrider.core.model.kernels.linear import FEW
+from outrider.core.model.kernels.linear import MAX_DECODE_ROWS
 from outrider.core.sampling.draft_tree import DraftTree
 
 from .acceptance import ALL, Acceptance
@@ -29,7 +29,7 @@ OFFERED = 0.05  # moving average of how often a drafter proposes anything, and o
 
 def width(rows: int) -> int:
     """What a number of rows is counted as."""
-    return next((some for some in ROWS if some >= rows), -(-rows // FEW) * FEW)
+    return next((some for some in ROWS if some >= rows), -(-rows // MAX_DECODE_ROWS) * MAX_DECODE_ROWS)
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Known:
     rounds: int = 0
 
 
-class Pace:
+class BatchPolicy:
     """Chooses for each round, learns from each. `passes`: seconds by rows that are known beforehand."""
 
     def __init__(self, passes: dict[int, float]) -> None:

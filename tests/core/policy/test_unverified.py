@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from outrider.core.policy.shadows import Scored, Shadow
+from outrider.core.policy.unverified import Scored, UnverifiedDraft
 
 
 def score(offer: list[int], *rounds: list[int]) -> list[Scored]:
     """What becomes of an offer at position 10 while rounds of tokens come."""
-    shadow, at, found = Shadow("x"), 10, []
+    shadow, at, found = UnverifiedDraft("x"), 10, []
     shadow.offer(at, offer)
     for tokens in rounds:
         found += shadow.heard(at, tokens)
@@ -37,7 +37,7 @@ def test_an_offer_is_scored_by_what_came(offer: list[int], rounds: list[list[int
 
 
 def test_one_offer_at_a_time() -> None:
-    shadow = Shadow("x")
+    shadow = UnverifiedDraft("x")
     assert shadow.wants
     shadow.offer(3, [1, 2])
     assert not shadow.wants
@@ -50,7 +50,7 @@ def test_one_offer_at_a_time() -> None:
 @pytest.mark.parametrize("start", [9, 11])
 def test_text_that_does_not_go_on_from_it_drops_an_offer(start: int) -> None:
     """A rewind, or tokens that were not told."""
-    shadow = Shadow("x")
+    shadow = UnverifiedDraft("x")
     shadow.offer(9, [1, 2, 3])
     assert shadow.heard(9, [1]) == []
     assert shadow.heard(start, [1, 2, 3]) == []
@@ -63,7 +63,7 @@ def test_it_counts_as_verification_would_have() -> None:
     """Random offers and text: the score is the number of tokens that agree from the first on, whatever the rounds."""
     luck = random.Random(1)
     text = [luck.randrange(2) for _ in range(400)]
-    shadow, at, want, found = Shadow("x"), 0, [], []
+    shadow, at, want, found = UnverifiedDraft("x"), 0, [], []
     while at < 380:
         if shadow.wants:
             offer = [luck.randrange(2) for _ in range(luck.randrange(6))]

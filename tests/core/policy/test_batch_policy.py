@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from toys import tree
 
-from outrider.core.policy.pace import FIRST, PROBE_FIRST, TRIED, Pace, width
+from outrider.core.policy.batch_policy import FIRST, PROBE_FIRST, TRIED, BatchPolicy, width
 
 Cost = Callable[[int], float]
 
@@ -29,10 +29,10 @@ def bent(rows: int) -> float:
 
 
 def lengths(
-    cost: Cost, answers: int, right: int, rounds: int = 120, drafting: float = 0.0, pace: Pace | None = None
+    cost: Cost, answers: int, right: int, rounds: int = 120, drafting: float = 0.0, pace: BatchPolicy | None = None
 ) -> list[int]:
     """The lengths of that many rounds, with a drafter whose first `right` tokens are always accepted, and no further one."""
-    pace, found = pace or Pace({1: cost(1), 8: cost(8), 17: cost(17)}), []
+    pace, found = pace or BatchPolicy({1: cost(1), 8: cost(8), 17: cost(17)}), []
     for _ in range(rounds):
         asked = pace.length([("toy", 16)] * answers)
         found.append(asked)
@@ -43,7 +43,7 @@ def lengths(
 
 
 def test_nothing_is_drafted_where_nobody_drafts() -> None:
-    assert Pace({1: 0.02}).length([("", 0), ("", 0)]) == 0
+    assert BatchPolicy({1: 0.02}).length([("", 0), ("", 0)]) == 0
 
 
 def test_the_first_drafts_are_short() -> None:
@@ -82,13 +82,13 @@ def test_none_where_drafting_takes_longer_than_it_saves() -> None:
 
 
 def test_it_comes_back_when_drafts_are_right_again() -> None:
-    pace = Pace({1: 0.02, 17: 0.02 + 0.0005 * 16})
+    pace = BatchPolicy({1: 0.02, 17: 0.02 + 0.0005 * 16})
     cost: Cost = lambda rows: 0.020 + 0.0005 * rows  # noqa: E731
     assert lengths(cost, 4, 0, rounds=200, pace=pace)[-1] == 0
     assert lengths(cost, 4, 16, rounds=600, pace=pace)[-1] >= 8
 
 
-def judged(pace: Pace, right: int, sure: tuple[float, ...], times: int = 60) -> None:
+def judged(pace: BatchPolicy, right: int, sure: tuple[float, ...], times: int = 60) -> None:
     for _ in range(times):
         pace.judged("toy", sure, right)
         pace.drafted("toy", len(sure), len(sure), right, 0.0)
@@ -96,7 +96,7 @@ def judged(pace: Pace, right: int, sure: tuple[float, ...], times: int = 60) -> 
 
 def test_of_free_drafts_the_likeliest_tokens_are_verified() -> None:
     """One answer copies, the other does not: the rows go to the first."""
-    pace = Pace({1: 0.020, 17: 0.020 + 0.002 * 16})
+    pace = BatchPolicy({1: 0.020, 17: 0.020 + 0.002 * 16})
     for _ in range(60):
         judged(pace, 4, (0.95,) * 4, 1)
         judged(pace, 0, (0.1,) * 4, 1)
@@ -106,19 +106,19 @@ def test_of_free_drafts_the_likeliest_tokens_are_verified() -> None:
 
 
 def test_free_drafts_are_whole_where_rows_are_free() -> None:
-    pace = Pace({1: 0.02, 17: 0.02})
+    pace = BatchPolicy({1: 0.02, 17: 0.02})
     assert pace.kept(2, [("toy", tree([1] * 8)), ("toy", tree([]))]) == [8, 0]
 
 
 def test_of_a_tree_every_node_has_the_chance_of_its_branch() -> None:
-    pace = Pace({1: 0.020, 17: 0.020 + 0.004 * 16})
+    pace = BatchPolicy({1: 0.020, 17: 0.020 + 0.004 * 16})
     judged(pace, 1, (0.9, 0.2))
     chances = pace._chances("toy", tree([1, 2, 3], [-1, -1, 0]))
     assert chances[0] == chances[1] > chances[2]
 
 
 def test_free_drafts_that_do_not_pay_are_tried_ever_more_rarely() -> None:
-    pace = Pace({1: 0.001, 17: 0.017})
+    pace = BatchPolicy({1: 0.001, 17: 0.017})
     judged(pace, 0, (0.5,) * 4)
     tries = [at for at in range(400) if pace.kept(8, [("toy", tree([1] * 8, confidence=[0.5] * 8))])[0]]
     late = [later - sooner for sooner, later in pairwise(tries)]

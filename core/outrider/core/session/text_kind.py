@@ -16,7 +16,7 @@ _JSON = ("json", "jsonc", "json5", "jsonl", "ndjson")  # what a fence of JSON sa
 _AFTER = {"{": '"}', "[": '{["]-0123456789tfn'}  # what may come next in JSON behind its first bracket
 
 
-class Phases:
+class TextKind:
     """Follows one answer. `prompt_tail`: the end of the prompt that a raw completion goes on from; "" for a chat."""
 
     def __init__(self, prompt_tail: str = "") -> None:

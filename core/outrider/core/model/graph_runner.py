@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outrider.core.model.cache.layout import Still, Tree, TreeLayout, layout_of, span
+from outrider.core.model.cache.layout import DeviceStart, Tree, TreeLayout, layout_of, span
 from outrider.core.model.cache.states import Cache, Recurrent
 
 from .capture import Capture, Job
@@ -87,7 +87,7 @@ def reach(stop: int, whole: int) -> int:
     return min(end, whole)
 
 
-class Lane:
+class GraphRunner:
     """Fixed passes over the states of one conversation; `lines`: none of them ever holds a tree.
 
     `fixed`: all have so many rows and read the whole buffer, for exact mode.
@@ -150,7 +150,7 @@ class Lane:
         inputs, layout = made.inputs, made.inputs.layout
         ids = torch.cat((self.root, inputs.tokens.clamp(0, self.decoder.spec.vocab - 1)))
         tree = None if layout is None else Tree(self.base, self.base + layout.depth, layout.seen)
-        result = self.decoder.still(ids, self.cache, Still(self.base, end), states=states, tree=tree)
+        result = self.decoder.still(ids, self.cache, DeviceStart(self.base, end), states=states, tree=tree)
         made.logits, made.hidden, made.afters = result.logits, result.hidden, self.cache.afters()
         return result
 
@@ -185,7 +185,7 @@ class Lane:
         key = rows, layers, end
 
         def work(ids: Tensor, start: Tensor) -> Tensor:
-            return self.decoder.early(ids, self.cache, Still(start, end), layers)[layers]
+            return self.decoder.early(ids, self.cache, DeviceStart(start, end), layers)[layers]
 
         at = torch.tensor([start], device=self.decoder.device)
         if key not in self._early:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from outrider.core.drafting.registry import Rider
-from outrider.core.model.lane import CapturedPass, DraftInputs, Lane
+from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.model.graph_runner import CapturedPass, DraftInputs, GraphRunner
 from outrider.core.sampling.accept import Accepted, accept
 from outrider.core.sampling.device import Kind, SamplingTensors, kind_of
 from outrider.core.sampling.draft_tree import DraftTree
@@ -43,7 +43,7 @@ class Launched:
     report: Tensor  # on the host, once all marks are passed
     draft: DraftTree | None  # None: a draft of the device form
     asked: int
-    listener: Rider | None
+    listener: ActiveDrafter | None
     hidden: Tensor | None  # [W, states asked for, d]
     fresh: bool
     stop: int = 0  # rows written at most
@@ -75,7 +75,7 @@ class _Mark:
 class AsyncRounds:
     """The rounds of one answer on the lane of its target. `of` gives none where the host has to choose tokens."""
 
-    def __init__(self, lane: Lane, sampler: Sampler, kind: Kind) -> None:
+    def __init__(self, lane: GraphRunner, sampler: Sampler, kind: Kind) -> None:
         self._lane = lane
         self._kind: Kind = kind
         self._device = lane.decoder.device
@@ -85,7 +85,7 @@ class AsyncRounds:
         self._read: float | None = None  # the clock when the last round was read, while others are in flight
 
     @staticmethod
-    def of(lane: Lane | None, sampler: Sampler) -> AsyncRounds | None:
+    def of(lane: GraphRunner | None, sampler: Sampler) -> AsyncRounds | None:
         """For the answers of one sampler."""
         kind = kind_of(sampler.settings)
         if lane is None or kind is None or sampler.rule != "match":
@@ -97,7 +97,7 @@ class AsyncRounds:
         return bool(self._in_flight)
 
     @property
-    def drafter(self) -> Rider | None:
+    def drafter(self) -> ActiveDrafter | None:
         """Who drafted in the device form what was launched last."""
         newest = self._in_flight[-1]
         return newest.listener if newest.draft is None else None
@@ -112,7 +112,7 @@ class AsyncRounds:
         return not self._lane.cache.forgets and self._stop + self._lane.wide(1 + asked) <= context
 
     @torch.inference_mode()
-    def launch(self, tokens: Sequence[int], draft: DraftTree, listener: Rider | None) -> None:
+    def launch(self, tokens: Sequence[int], draft: DraftTree, listener: ActiveDrafter | None) -> None:
         """Launch a round with the host's own draft for the conversation `tokens`; `listener` wants states."""
         began = _Mark(self._device)
         self._seek(tokens)
@@ -122,7 +122,7 @@ class AsyncRounds:
         self._run(captured, draft, len(draft), listener, [began, began])
 
     @torch.inference_mode()
-    def launch_on_device(self, tokens: Sequence[int], drafter: Rider, nodes: int) -> bool:
+    def launch_on_device(self, tokens: Sequence[int], drafter: ActiveDrafter, nodes: int) -> bool:
         """Launch a round of a drafter in the device form; False where that proposes nothing more."""
         began = _Mark(self._device)
         self._seek(tokens)
@@ -199,7 +199,7 @@ class AsyncRounds:
         captured: _CapturedRound,
         draft: DraftTree | None,
         asked: int,
-        listener: Rider | None,
+        listener: ActiveDrafter | None,
         marks: list[_Mark],
     ) -> Launched:
         fresh = captured.fresh
@@ -217,9 +217,9 @@ class AsyncRounds:
         self._in_flight.append(launched)
         return launched
 
-    def _captured(self, rows: int, listener: Rider | None, *, line: bool) -> _CapturedRound:
+    def _captured(self, rows: int, listener: ActiveDrafter | None, *, line: bool) -> _CapturedRound:
         """The captured round of the next width."""
-        lane: Lane = self._lane
+        lane: GraphRunner = self._lane
         states = listener.needs.hidden if listener is not None and not listener.failed else ()
         width = lane.wide(rows)
         end = lane.end(self._stop, width)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from outrider.core.drafting.contract import Step
-from outrider.core.drafting.registry import Rider
+from outrider.core.drafting.contract import Committed
+from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.model.model import TargetModel
 
 from .pool import DrafterPool
@@ -28,7 +28,7 @@ class PromptEnd:
 
 
 @dataclass(slots=True)
-class Conversation:
+class ChatCache:
     """What stays between answers: the ids whose K/V are in the cache, and the drafters that follow them."""
 
     target: TargetModel
@@ -87,8 +87,8 @@ class Conversation:
             if length + CHUNK > end:
                 self.target.keep()
 
-    def hear(self, drafter: Rider | None, end: int, hidden: Tensor | None) -> None:
+    def hear(self, drafter: ActiveDrafter | None, end: int, hidden: Tensor | None) -> None:
         """Tell a drafter the tokens up to `end` that it has not heard of; `hidden` belongs to the last of them."""
         if drafter is not None and drafter.known < end:
             fresh = torch.tensor(self.tokens[drafter.known : end])
-            drafter.advance(Step(drafter.known, fresh, torch.empty(0, dtype=torch.int64), hidden))
+            drafter.advance(Committed(drafter.known, fresh, torch.empty(0, dtype=torch.int64), hidden))

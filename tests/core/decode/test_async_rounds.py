@@ -13,16 +13,16 @@ import toys
 from replay import Replay
 
 from outrider.core.base.protocol import DrafterChoice, Report, Step
-from outrider.core.decode.flights import AsyncRounds
+from outrider.core.decode.async_rounds import AsyncRounds
 from outrider.core.drafting import Context, Draft, Drafter, Needs, Shape, Stateless
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model.capture import Capture
 from outrider.core.model.decoder import Decoder
-from outrider.core.model.model import SLACK, TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.sample import Settings
+from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.composite import Composite
-from outrider.core.session.conversation import Conversation
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 SETTINGS = {
@@ -75,8 +75,8 @@ def spans(report: Report, steps: list[Step], seconds: float) -> None:
 def same(decoder: Decoder, like: TargetModel, prompt: list[int], settings: Settings) -> None:
     """Every kind of drafter on one lane, one answer after the other, against plain rounds of the host."""
     plain = TargetModel(decoder, like.info, like.context)
-    want = toys.answer(Conversation(plain), prompt, settings=settings).token_ids
-    talk = Conversation(like)
+    want = toys.answer(ChatCache(plain), prompt, settings=settings).token_ids
+    talk = ChatCache(like)
     for name, make in drafters(want, prompt, plain.vocab).items():
         drafter = make()
         guarded = None if drafter is None else toys.guard(drafter)
@@ -100,7 +100,7 @@ def test_same_text(settings: Settings) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_text_of_every_mixer(kind: str) -> None:
     folder = golden.FOLDER / kind
-    decoder = golden.decoder(folder, torch.float32, 256 + SLACK)
+    decoder = golden.decoder(folder, torch.float32, 256 + MAX_DRAFT_ROWS)
     prompt = golden.tensors(kind)["greedy.prompt_ids"][0].tolist()
     target = TargetModel(decoder, describe(folder), 256, Replay())
     same(decoder, target, prompt, SETTINGS["filtered"])
@@ -111,7 +111,7 @@ def test_rings() -> None:
     folder = golden.FOLDER / "gemma3"
     if not golden.NAMES:
         pytest.skip(golden.REASON)
-    decoder = golden.decoder(folder, torch.float32, 1024 + SLACK)
+    decoder = golden.decoder(folder, torch.float32, 1024 + MAX_DRAFT_ROWS)
     target = TargetModel(decoder, describe(folder), 1024, Replay())
     assert any(not state.cut for state in target.cache.states if state is not None)
     prompt = golden.tensors("gemma3")["greedy.prompt_ids"][0].tolist() * 20
@@ -121,28 +121,28 @@ def test_rings() -> None:
 def test_the_next_round_is_launched_before_one_is_read() -> None:
     """And what was launched beyond the end leaves no trace: the next turn is right, EOS in the middle of a draft too."""
     settings = toys.GREEDY
-    want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings).token_ids
+    want = toys.answer(ChatCache(toys.target()), PROMPT, settings=settings).token_ids
     for drafter in (None, toys.Bigram(device=True)):
-        talk = Conversation(flying())
+        talk = ChatCache(flying())
         guarded = None if drafter is None else toys.guard(drafter)
         eos = (want[9],)
         first = toys.answer(talk, PROMPT, guarded, settings=settings, eos=eos)
         assert first.token_ids == want[: want.index(want[9])] and first.finish == "stop"
         turn = [*PROMPT, *first.token_ids, 7, 8]
         second = toys.answer(talk, turn, guarded, settings=settings)
-        assert second.token_ids == toys.answer(Conversation(toys.target()), turn, settings=settings).token_ids
+        assert second.token_ids == toys.answer(ChatCache(toys.target()), turn, settings=settings).token_ids
 
 
 @pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 def test_states_are_fetched_even_where_the_lane_stands_already() -> None:
     """The same place again, but reached by other passes, which leave recurrent states in tensors of their own."""
     folder = golden.FOLDER / "qwen3_5"
-    decoder = golden.decoder(folder, torch.float32, 256 + SLACK)
+    decoder = golden.decoder(folder, torch.float32, 256 + MAX_DRAFT_ROWS)
     prompt = golden.tensors("qwen3_5")["greedy.prompt_ids"][0].tolist()
     target = TargetModel(decoder, describe(folder), 256, Replay())
-    want = toys.answer(Conversation(TargetModel(decoder, target.info, 256)), prompt).token_ids
+    want = toys.answer(ChatCache(TargetModel(decoder, target.info, 256)), prompt).token_ids
     other = [*prompt[:-4], *prompt[:4]]
-    talk = Conversation(target)
+    talk = ChatCache(target)
     toys.answer(talk, other, limit=3)
     assert target.lane is not None
     target.lane.moved((len(prompt), want[0]))  # as if an answer had ended there
@@ -154,14 +154,14 @@ def test_states_are_fetched_even_where_the_lane_stands_already() -> None:
 @pytest.mark.parametrize("context", [24, 40])
 def test_the_brim(context: int) -> None:
     for drafter in (None, toys.Bigram(device=True), toys.Listener()):
-        want = toys.answer(Conversation(toys.target(context=context)), PROMPT, limit=None)
+        want = toys.answer(ChatCache(toys.target(context=context)), PROMPT, limit=None)
         guarded = None if drafter is None else toys.guard(drafter)
-        got = toys.answer(Conversation(flying(context=context)), PROMPT, guarded, limit=None, tokens=8)
+        got = toys.answer(ChatCache(flying(context=context)), PROMPT, guarded, limit=None, tokens=8)
         assert (got.token_ids, got.finish) == (want.token_ids, "length")
 
 
 def test_switches_while_rounds_are_in_the_air() -> None:
-    want = toys.answer(Conversation(toys.target()), PROMPT).token_ids
+    want = toys.answer(ChatCache(toys.target()), PROMPT).token_ids
     table = {
         "none": None,
         "bigram": toys.guard(toys.Bigram(device=True), name="bigram"),
@@ -170,7 +170,7 @@ def test_switches_while_rounds_are_in_the_air() -> None:
     }
     names = ["bigram", "listener", "none", "knows", "bigram", "none", "listener", "knows", "none", "bigram", "knows"]
     control = toys.Still({2 + 2 * turn: DrafterChoice(name=name, tokens=3) for turn, name in enumerate(names)})
-    got = toys.answer(Conversation(flying()), PROMPT, table, control=control)
+    got = toys.answer(ChatCache(flying()), PROMPT, table, control=control)
     assert got.token_ids == want
     assert not any(error for _, error in control.answers)
     assert not any(guarded.failed for guarded in table.values() if guarded is not None)
@@ -191,14 +191,14 @@ def test_broken_weights_are_noticed() -> None:
     assert weight is not None
     weight[3] = float("nan")
     with pytest.raises(ModelError):
-        toys.answer(Conversation(target), PROMPT)
+        toys.answer(ChatCache(target), PROMPT)
 
 
 def test_detail_reads_each_round_at_once() -> None:
     events: list = []
     plain: list = []
-    toys.answer(Conversation(flying()), PROMPT, settings=toys.SAMPLED, detail=True, events=events)
-    toys.answer(Conversation(toys.target()), PROMPT, settings=toys.SAMPLED, detail=True, events=plain)
+    toys.answer(ChatCache(flying()), PROMPT, settings=toys.SAMPLED, detail=True, events=events)
+    toys.answer(ChatCache(toys.target()), PROMPT, settings=toys.SAMPLED, detail=True, events=plain)
     for mine, theirs in zip(events, plain, strict=True):
         assert [token.id for token in mine.tokens] == [token.id for token in theirs.tokens]
         for one, other in zip(mine.top, theirs.top, strict=True):
@@ -216,8 +216,8 @@ class Failing(Capture):
 def test_a_capture_that_fails_is_no_end() -> None:
     """The job runs as it is, and why is kept for `doctor`."""
     target = flying(Failing())
-    want = toys.answer(Conversation(toys.target()), PROMPT).token_ids
-    assert toys.answer(Conversation(target), PROMPT).token_ids == want
+    want = toys.answer(ChatCache(toys.target()), PROMPT).token_ids
+    assert toys.answer(ChatCache(target), PROMPT).token_ids == want
 
 
 def test_what_a_drafter_cannot_record_stops_no_pass_of_the_target() -> None:
@@ -228,7 +228,7 @@ def test_what_a_drafter_cannot_record_stops_no_pass_of_the_target() -> None:
     target = flying(Half())
     twice = target.capture(lambda x: x * 2, torch.ones(1))
     assert twice(torch.full((1,), 3.0)).tolist() == [6.0]
-    toys.answer(Conversation(target), PROMPT)
+    toys.answer(ChatCache(target), PROMPT)
     assert target.graphs is not None and target.graphs.trouble
     assert target.lane is not None and target.lane.capture.count > 0 and target.lane.capture.trouble is None
 
@@ -309,7 +309,7 @@ def auto(
     monkeypatch.setattr(policy.costs, "saw", lambda rows, seconds, context: None)
     riders = [toys.guard(part, name=f"part {number}") for number, part in enumerate(parts)]
     made = toys.answer(
-        Conversation(flying()),
+        ChatCache(flying()),
         PROMPT,
         {"auto": Composite(riders, policy)},
         settings=settings,
@@ -324,7 +324,7 @@ def auto(
 @pytest.mark.parametrize("settings", [toys.GREEDY, SETTINGS["filtered"]], ids=["greedy", "T=0.8"])
 @pytest.mark.parametrize("kind", ["silent", "losing", "sometimes"])
 def test_auto_launches_plain_rounds_ahead(monkeypatch: pytest.MonkeyPatch, settings: Settings, kind: str) -> None:
-    want = toys.answer(Conversation(toys.target()), PROMPT, settings=settings, limit=200).token_ids
+    want = toys.answer(ChatCache(toys.target()), PROMPT, settings=settings, limit=200).token_ids
     parts: dict[str, list[Drafter]] = {
         "silent": [Silent(), Silent()],
         "losing": [Silent(), Stepwise()],

@@ -19,7 +19,7 @@ CALM, CALMEST = 2, 64  # plain rounds in a row behind which one more is expected
 STEP, CLAMP = 0.2, 0.25  # of the moving average of plain passes, and the share of it that one may differ by
 
 
-class Resting:
+class DraftingPause:
     """Of one policy."""
 
     def __init__(self) -> None:
