@@ -25,7 +25,7 @@ from outrider.core.model.decoder import Decoder
 from outrider.core.model.kernels import ops
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.sampling.sample import Sampler
-from outrider.core.session import answer
+from outrider.core.session import answer, chat_cache
 from outrider.core.session.chat_cache import ChatCache
 
 KINDS = {
