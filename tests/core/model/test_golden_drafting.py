@@ -9,7 +9,7 @@ import pytest
 import toys
 from golden import NAMES, RECURRENT, SLIDING, Golden
 
-from outrider.core.model.cache import layout, states
+from outrider.core.model.cache import layout
 from outrider.core.session.chat_cache import ChatCache
 
 pytestmark = pytest.mark.skipif(not NAMES, reason=golden.REASON)
@@ -35,7 +35,6 @@ def told(request: pytest.FixtureRequest) -> Iterator[Golden]:
     name, _, tight = request.param.partition(":")
     with pytest.MonkeyPatch.context() as patch:
         if tight:  # rings of 24 rows for a window of 16
-            patch.setattr(states, "SPAN", 8)
             patch.setattr(layout, "SPAN", 8)
         yield Golden(name, tight=bool(tight))
 
