@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Cuts a file into parts of 45 MiB for machines that take small uploads: packaging/split.sh FILE [DIR]
 # Writes DIR/NAME.part-00, … and DIR/NAME.sha256, the checksums of the file and of each part; DIR is .parts unless told.
-# benchmarks/gpu/run.sh joins what lies in .parts/ again, in whatever order the parts came; anyone else: cat NAME.part-* > NAME
+# benchmarks/gpu/run.sh joins the files in .parts/, in any order; anyone else: cat NAME.part-* > NAME
 set -euo pipefail
 [ $# -ge 1 ] && [ -f "$1" ] || { echo "Say which file: packaging/split.sh FILE [DIR]" >&2; exit 2; }
 dir=${2:-.parts}

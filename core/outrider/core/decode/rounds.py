@@ -61,7 +61,7 @@ class Rounds:
         nodes = min(budget, drafter.shape.nodes) if on_device and drafter is not None else 0
         draft, late, launched = NO_DRAFT, False, bool(self._async)
         if launched:
-            late = drafter is not None and budget > 0 and not nodes and self._wants(drafter, budget)
+            late = drafter is not None and budget > 0 and not nodes  # a draft was wanted
         elif not nodes:
             draft = self.propose(drafter, budget)
         drafted = time.perf_counter()
@@ -168,10 +168,6 @@ class Rounds:
         if drafter is None:
             return rounds.drafter is None
         return rounds.drafter is None and self.plain_next is not None and self.plain_next()
-
-    def _wants(self, drafter: ActiveDrafter, budget: int) -> bool:
-        """Whether a drafter would have drafted for the round that is in flight."""
-        return drafter.wants(self.draft_context(drafter, budget), self.target.vocab, trees=self.target.trees)
 
     def _commit(self, drafter: ActiveDrafter | None, done: RoundResult, *, known: bool = True) -> None:
         """The round's tokens become part of the conversation, and the drafter hears of them; `known`: it was its own round."""

@@ -66,7 +66,7 @@ class Needs:
     hidden: tuple[int, ...] = ()  # numbers of the states to export
     early: int = 0  # may run the target's first `early` layers
     kv: tuple[int, ...] = ()  # layers whose K/V it reads
-    choices: bool = False  # wants Step.choices
+    choices: bool = False  # wants Committed.choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Target(Protocol):
 class Drafter(Protocol):
     """Loaded; follows one conversation. Also needs `device = True` and the two `*_device` verbs for the device form.
 
-    It may say `free = True`: what it proposes hangs on the tokens alone and costs microseconds, and `propose` changes nothing
+    It may say `free = True`: what it proposes depends on the tokens alone and costs microseconds, and `propose` changes nothing
     of its state. The engine may then ask it at any time, and judge it by text that was verified anyway. And `block = True`: all
     tokens of a draft come from one pass, so that a longer draft costs it no more. And `line = n`: its drafts are chains of up to
     n tokens, and longer ones are trees.

@@ -283,7 +283,7 @@ class ActiveDrafter(Protocol):
     shape: Shape
 
     @property
-    def known(self) -> int: ...  # tokens it has been told of, or will have been when it is asked
+    def known(self) -> int: ...  # tokens it knows, or will know when it is asked
 
     @known.setter
     def known(self, tokens: int) -> None: ...
@@ -315,10 +315,6 @@ class ActiveDrafter(Protocol):
 
     def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
         """A checked draft, or None; without `trees` the line of its first children."""
-        ...
-
-    def wants(self, context: Context, vocab: int, *, trees: bool = True) -> bool:
-        """Whether it would draft here, as far as that can be asked without a trace."""
         ...
 
     def propose_device(self, nodes: int) -> Tensor | None:
@@ -422,10 +418,6 @@ class GuardedDrafter:
         problem = flaw(draft, context.nodes, self.shape, vocab)
         drop = problem is None and draft.probs is not None and not context.probs
         return (replace(draft, probs=None) if drop else draft), problem
-
-    def wants(self, context: Context, vocab: int, *, trees: bool = True) -> bool:
-        """As `ActiveDrafter`: it may."""
-        return True
 
     def propose_device(self, nodes: int) -> Tensor | None:
         """Device form: `nodes` tokens [nodes], None after a failure."""

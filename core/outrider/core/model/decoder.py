@@ -208,7 +208,7 @@ class Decoder:
 
 
 def reads_what_is_there(mixers: Sequence[Mixer], like: Tensor) -> bool:
-    """As `Decoder.reads_what_is_there`, of any mixers; `like` has their dtype and lies on their device."""
+    """`Decoder.reads_what_is_there` for any mixers; `like` has their dtype and is on their device."""
     fast = ops.fused(like)
     plain = [mixer.heads for mixer in mixers if isinstance(mixer, Attention)]
     fused = all(fast is not None and heads is not None and fast.attends(heads, like.dtype) for heads in plain)

@@ -1,6 +1,6 @@
 """What a drafter does again and again on tensors of one shape, each shape captured when it is first asked for.
 
-Numbers that change (tokens, where a pass begins) come as a tensor from the host; layers find their rows by `Still`.
+Numbers that change (tokens, where a pass begins) come as a tensor from the host; layers find their rows by `DeviceStart`.
 """
 
 from __future__ import annotations

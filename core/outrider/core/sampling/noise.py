@@ -89,7 +89,7 @@ class Noise:
     def draft_stream(self, position: int, root: int = 0) -> DraftStream:
         """The private noise of a drafter for one position in the round of that root.
 
-        The next round has other noise: what is chosen there may hang on what was drawn in this one and never verified.
+        The next round has other noise: what is chosen there may depend on what was drawn in this one and never verified.
         """
         return DraftStream(self, position + (root << 32))
 

@@ -5,8 +5,9 @@ Not-a-Bandit (arXiv 2510.20064): drafters that cost nothing are scored on all te
 round, so that the policy knows their offers; of the others at most one works at a time, and what it missed is told to it
 when it is asked again.
 
-Why the law of the text stays exact: a free offer hangs on committed tokens alone, so a choice by offers does too. Where a
-drafter that draws was silent, its silence may hang on what it drew; who drafts in its place loses its `probs`.
+Why the law of the text stays exact: what a free drafter offers depends on committed tokens alone, and so does a choice between
+offers. Where a drafter that draws proposed nothing, that may depend on what it drew; the drafter that takes its place loses its
+`probs`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ NOBODY = torch.empty(0, dtype=torch.int64)  # path of a step for one that did no
 
 
 class Composite:
-    """Rides like a `GuardedDrafter`; each part hears everything, about its own drafts only."""
+    """An `ActiveDrafter` made of several; every part hears of all tokens, but of its own drafts alone."""
 
     device = block = False
     line: int | None = None
@@ -60,7 +61,7 @@ class Composite:
 
     @property
     def known(self) -> int:
-        """Tokens that all have been told of; one may know more, from when it drafted in other company."""
+        """Tokens that every part knows; one that drafted by itself before may know more."""
         return min(part.known for part in self._parts)
 
     @known.setter
@@ -107,11 +108,11 @@ class Composite:
             part.rewind(length)
 
     def lacking(self, newest: int) -> int:
-        """As `Rider`: of the one that lacks most."""
+        """As `ActiveDrafter`: of the part that lacks most."""
         return max(part.lacking(newest) for part in self._parts)
 
     def restate(self, step: Committed) -> None:
-        """As `Rider`, for the parts that lack states."""
+        """As `ActiveDrafter`, for the parts that lack states."""
         for part, columns in zip(self._parts, self._columns, strict=True):
             if part.lacking(step.tokens.shape[0]):
                 part.rewind(step.start)
@@ -144,10 +145,6 @@ class Composite:
                     choice = self._choose_instead(able, context)
         self._open = self._riding is not None
         return draft
-
-    def wants(self, context: Context, vocab: int, *, trees: bool = True) -> bool:
-        """Whether a draft was chosen for this round."""
-        return bool(self._choice.tokens)
 
     def propose_device(self, nodes: int) -> Tensor | None:
         """There is no device form: the choice is the host's."""

@@ -1,6 +1,6 @@
 """The drafters of a loaded model: each is loaded once and shared by `auto`, composites and its own name, with what it has heard.
 
-A drafter that is not drafting keeps what it has heard of the conversation and is told of the rest when it is next asked. One
+A drafter that is not in use keeps what it knows of the conversation, and gets the rest when it is next asked for a draft. One
 that failed, while loading or drafting, is not loaded again until the user asks for it. Where memory is short, the drafter that
 was used longest ago is closed, and loaded again when it is next wanted.
 """
@@ -47,7 +47,7 @@ class Wanted:
 
 
 class PooledDrafter(GuardedDrafter):
-    """A loaded drafter that may be told of tokens later, all at once, and its offers that wait to be judged."""
+    """A loaded drafter. Tokens may reach it later, all at once; offers that were not verified wait for the text to come."""
 
     def __init__(self, name: str, drafter: Drafter, trusted: bool, report: Callable[[str], None]) -> None:
         super().__init__(name, drafter, trusted, report)
