@@ -19,7 +19,18 @@ import torch
 from torch import Tensor
 
 from outrider.core.base.errors import ModelError
-from outrider.core.drafting import ChainSampler, Committed, Context, Draft, DraftState, Needs, Shape, Target
+from outrider.core.drafting import (
+    ChainSampler,
+    Committed,
+    Context,
+    DeviceContext,
+    Draft,
+    DraftState,
+    Needs,
+    Shape,
+    Target,
+)
+from outrider.core.drafting.state import Scratch, Window
 from outrider.core.formats.pickled import read_pickled
 from outrider.core.formats.renamed import TensorCheckpoint
 from outrider.core.formats.safetensors import read_file
@@ -47,6 +58,7 @@ class Heads:
         self.shape = Shape(nodes=len(blocks), depth=len(blocks))
         mixers = [block.mixer for block in blocks]
         self._state = DraftState(target, mixers, made, lambda states: states[:, 0], self._run)
+        self.device = self._state.captured
 
     def reset(self) -> None:
         """Forget the conversation."""
@@ -79,6 +91,17 @@ class Heads:
             if not picks.add(row):
                 break
         return picks.draft()
+
+    @torch.inference_mode()
+    def propose_device(self, context: DeviceContext) -> Draft | None:
+        """As `propose`."""
+        count = min(context.nodes, len(self._blocks))
+
+        def work(made: Tensor, scratch: Scratch, window: Window) -> Tensor:
+            return context.choose(self.logits(made[:count]), torch.arange(count, device=made.device))
+
+        tokens = self._state.draft_ahead(context, count, work, rows=0)
+        return None if tokens is None else Draft(tokens)
 
     def logits(self, states: Tensor) -> Tensor:
         """Outputs of the heads [heads, d] -> [heads, V]."""
