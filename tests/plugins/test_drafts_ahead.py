@@ -14,8 +14,9 @@ import toys
 from ahead import Rides, rides
 
 from outrider.core.drafting import Drafter, Fit, Match
-from outrider.core.model.model import TargetModel
+from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.drafters.dflash import DFlash
+from outrider.drafters.draft_model import ModelDrafter
 from outrider.drafters.mtp import Mtp
 
 __all__ = ["rides"]
@@ -66,3 +67,11 @@ def test_dflash(rides: Rides, kind: str, tmp_path: Path) -> None:
         return DFlash().load(target, DFlash().check(target.info, str(folder)), options)
 
     ahead.same(rides, toys.target(), make, 3)
+
+
+def test_draft_model(rides: Rides) -> None:
+    def make(target: TargetModel) -> Drafter:
+        decoder = toys.decoder(1, context=target.context, sharp=0.8)
+        return ModelDrafter(decoder, target.context + MAX_DRAFT_ROWS, 48, graphs=target.graphs)
+
+    ahead.same(rides, toys.target(), make)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting.contract import DeviceContext, InFlight
+from outrider.core.drafting.read_only import Tokens
 from outrider.core.drafting.registry import ActiveDrafter, GuardedDrafter
 from outrider.core.model.graph_runner import CapturedPass, DraftInputs, GraphRunner
 from outrider.core.sampling.accept import Accepted, accept
@@ -127,13 +128,13 @@ class AsyncRounds:
 
     @torch.inference_mode()
     def launch_drafted(
-        self, tokens: Sequence[int], listener: ActiveDrafter, author: GuardedDrafter, nodes: int, *, trees: bool
+        self, tokens: Tokens, listener: ActiveDrafter, author: GuardedDrafter, nodes: int, *, trees: bool
     ) -> bool:
         """Launch a round that `author`, of `listener`, drafts on the device; False where that has to be asked on the host."""
         began = _Mark(self._device)
         self._seek(tokens)
         draft = author.propose_device(
-            DeviceContext(len(tokens), nodes, self._seen_by(listener, author, len(tokens)), self._choose, self._kind)
+            DeviceContext(tokens, nodes, self._seen_by(listener, author, len(tokens)), self._choose, self._kind)
         )
         if draft is None or not (trees or draft.parents is None):
             return False

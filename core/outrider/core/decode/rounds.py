@@ -162,7 +162,7 @@ class Rounds:
         if self._async is None or drafter is None or author is None:
             return False
         nodes = min(budget, author.shape.nodes)
-        return self._async.launch_drafted(self.tokens, drafter, author, nodes, trees=self.target.trees)
+        return self._async.launch_drafted(self._seen, drafter, author, nodes, trees=self.target.trees)
 
     def _launch_next(self, rounds: AsyncRounds, drafter: ActiveDrafter | None) -> None:
         """Launch the round behind the newest one, if nothing of it is left to the host."""
@@ -174,7 +174,7 @@ class Rounds:
         if drafter is not None and author is not None and not self._broken:
             nodes = min(nodes, author.shape.nodes, self.target.most - 1)
             if rounds.fits(nodes, self.target.context):
-                rounds.launch_drafted(self.tokens, drafter, author, nodes, trees=self.target.trees)
+                rounds.launch_drafted(self._seen, drafter, author, nodes, trees=self.target.trees)
         elif not nodes and rounds.fits(0, self.target.context):
             rounds.launch(self.tokens, NO_DRAFT, drafter)
 

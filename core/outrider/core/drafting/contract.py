@@ -144,7 +144,7 @@ class InFlight:
 class DeviceContext:
     """What a proposal on the device is made from."""
 
-    length: int  # tokens that were told
+    tokens: Sequence[int]  # all that are known to the host
     nodes: int  # this round's budget, at least 1
     in_flight: InFlight | None  # None: all is known
     choose: Callable[[Tensor, Tensor | int], Tensor]

@@ -401,21 +401,21 @@ class DraftState:
         None where that is not known, or has no room: the drafter has to be asked on the host. That round's rows become true with
         it, without another pass. `key` and `masked` as in `draft`; nothing is asked of the device.
         """
-        steps, flying = self._steps, context.in_flight
-        if steps is None or not self.ready(context.length) or (flying is not None and flying.hidden is None):
+        steps, flying, length = self._steps, context.in_flight, len(context.tokens)
+        if steps is None or not self.ready(length) or (flying is not None and flying.hidden is None):
             return None
         if flying is None:  # the newest row alone, whether it is written or not
-            newest = context.length - 2
+            newest = length - 2
             self._write(newest)
             self._cut(newest)
             known = next(some for some in reversed(self._known) if some.position <= newest)
             tokens, count = torch.tensor(self.tokens[-1:]), torch.ones(1, dtype=torch.int64)
             hidden = known.states[newest - known.position, None]
         else:
-            self._write(context.length - 1)
+            self._write(length - 1)
             tokens, count, hidden = flying.tokens, flying.count, flying.hidden
         assert hidden is not None
-        position, width = context.length - 1 - (flying is None), tokens.shape[0]
+        position, width = length - 1 - (flying is None), tokens.shape[0]
         if self.rows:
             self._open(position)
         base, shift = self.count, self._shift(self.count) if self.rows else 0

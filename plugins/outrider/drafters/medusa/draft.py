@@ -131,7 +131,7 @@ class MedusaDrafter:
         state, root = made
         table = self._speaker.table(state, root, parents, context, self._ranks)  # [parents, R]
         ids = torch.empty(table.shape, dtype=table.dtype, pin_memory=table.is_cuda).copy_(table, non_blocking=True)
-        self._tables.append(_Table(context.length, context.in_flight, nodes, parents, ids))
+        self._tables.append(_Table(len(context.tokens), context.in_flight, nodes, parents, ids))
         place = {parent: row for row, parent in enumerate(parents)}
         at = [place[node[:-1]] * table.shape[1] + node[-1] for node in nodes]
         return Draft(table.flatten()[on(table.device, at)], torch.tensor(parents_of(nodes)))

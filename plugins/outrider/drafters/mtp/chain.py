@@ -137,7 +137,7 @@ class Chain:
     def propose_device(self, context: DeviceContext) -> Draft | None:
         """As `propose`; every further layer runs over the newest rows once more, with the tokens that it was waiting for."""
         state, count = self._state, min(context.nodes, self.shape.nodes)
-        if not state.ready(context.length):
+        if not state.ready(len(context.tokens)):
             return None
         if len(self._layers) > 1 and not self._caught_up():
             return None
