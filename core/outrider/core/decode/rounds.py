@@ -69,6 +69,14 @@ class Rounds:
         done.asked, done.ahead = len(done.draft) if launched else budget, launched
         return done
 
+    @property
+    def in_flight(self) -> tuple[str, int] | None:
+        """Who drafted the round that was launched already, and how many tokens; "none", 0 for a plain one."""
+        if not self._async:
+            return None
+        launched = self._async.oldest
+        return launched.author.name if launched.author is not None else "none", len(launched.draft)
+
     def propose(self, drafter: ActiveDrafter | None, budget: int) -> DraftTree:
         """What is to be verified: of a tree that the target cannot take, the line of its first children."""
         if drafter is None or budget <= 0:
