@@ -13,11 +13,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from outrider.core.drafting.contract import DeviceContext, InFlight
+from outrider.core.drafting.contract import Choose, DeviceContext, InFlight
 from outrider.core.drafting.read_only import Tokens
 from outrider.core.drafting.registry import ActiveDrafter, GuardedDrafter
 from outrider.core.model.graph_runner import CapturedPass, DraftInputs, GraphRunner
@@ -87,6 +88,8 @@ class AsyncRounds:
         self._device = lane.decoder.device
         self._sampling = lane.shared.setdefault("sampling", SamplingTensors.on(self._device))
         self._sampling.set(sampler.settings, sampler.noise)
+        quick = self._sampling.like(kind, sure=False)  # drafters capture this, and keep it beyond the answer
+        self._choose: Choose = lane.shared.setdefault(f"choose {kind}", partial(_choose, lane.base, quick))
         self._in_flight: deque[Launched] = deque()
         self._began = _Mark(self._device)  # the newest draft of the device
         self._read: float | None = None  # the clock when the last round was read, while others are in flight
@@ -152,11 +155,6 @@ class AsyncRounds:
         hidden = listener.states_of(author, launched.hidden) if launched.listener is listener else None
         launched.told = InFlight(length, accepted.tokens, 1 + accepted.count, hidden)
         return launched.told
-
-    def _choose(self, logits: Tensor, depths: Tensor | int) -> Tensor:
-        """As `DeviceContext.choose`."""
-        ids, _ = self._sampling.like(self._kind, sure=False).choose(logits, self._lane.base + 1 + depths)
-        return torch.where(logits.amax(-1).isfinite(), ids, -1)
 
     @torch.inference_mode()
     def wait(self) -> RoundResult | None:
@@ -264,6 +262,12 @@ class AsyncRounds:
         captured = lane.captured(key, build)
         assert isinstance(captured, _CapturedRound)
         return captured
+
+
+def _choose(base: Tensor, sampling: SamplingTensors, logits: Tensor, depths: Tensor | int) -> Tensor:
+    """As `DeviceContext.choose`, behind `base` [1] committed tokens and the newest one."""
+    ids, _ = sampling.choose(logits, base + 1 + depths)
+    return torch.where(logits.amax(-1).isfinite(), ids, -1)
 
 
 def _read(draft: DraftTree, tokens: list[int], parents: list[int]) -> DraftTree:

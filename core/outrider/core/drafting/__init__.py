@@ -6,6 +6,7 @@ from outrider.core.base.model_info import ModelInfo
 
 from .contract import (
     API,
+    Choose,
     Committed,
     Context,
     DeviceContext,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "API",
     "ChainSampler",
+    "Choose",
     "Committed",
     "Context",
     "DeviceContext",

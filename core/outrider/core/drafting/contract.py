@@ -129,6 +129,9 @@ class Context:
     it having been drawn; None: always. Only for a drafter that asks `worth_drafting` too."""
 
 
+Choose = Callable[["Tensor", "Tensor | int"], "Tensor"]
+
+
 @dataclass(slots=True)
 class InFlight:
     """A round that was launched and has not been read: of its `W` rows the first `count` will have become true."""
@@ -147,7 +150,7 @@ class DeviceContext:
     tokens: Sequence[int]  # all that are known to the host
     nodes: int  # this round's budget, at least 1
     in_flight: InFlight | None  # None: all is known
-    choose: Callable[[Tensor, Tensor | int], Tensor]
+    choose: Choose
     """`choose(logits [r, V], depths [r] or int) -> ids [r]`: as `Context.sample`, for guesses at these depths (from 0). It
     reads no value and may be part of what is captured, one graph for each `key`. -1 where a row is no numbers."""
     key: Hashable

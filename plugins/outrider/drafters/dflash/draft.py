@@ -12,7 +12,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import ChainSampler, Committed, Context, DeviceContext, Draft, Needs, Shape, Target
+from outrider.core.drafting import ChainSampler, Choose, Committed, Context, DeviceContext, Draft, Needs, Shape, Target
 from outrider.core.drafting.state import Scratch, Window
 from outrider.core.sampling.sample import certainty, in_target_ids
 
@@ -100,17 +100,17 @@ class DFlashDrafter:
     def propose_device(self, context: DeviceContext) -> Draft | None:
         """A chain, as `propose`."""
         drafts, network = min(self._parts.network.plan.drafts, context.nodes), self._parts.network
-        rows, work = self._block(drafts) + 1, partial(self._ahead, context, drafts)
+        rows, work = self._block(drafts) + 1, partial(self._ahead, context.choose, drafts)
         made = self._state.draft_ahead(context, drafts, work, rows=rows, masked=network.loose)
         return None if made is None else Draft(made)
 
-    def _ahead(self, context: DeviceContext, drafts: int, _: None, scratch: Scratch, window: Window) -> Tensor:
+    def _ahead(self, choose: Choose, drafts: int, _: None, scratch: Scratch, window: Window) -> Tensor:
         """The tokens [n] of a chain; it ends before the first one that is not sure enough."""
         root = window.root
         hidden, logits = self._pass(drafts, scratch, root)
         parts, least = self._parts, self._options.confidence
         if parts.follower is None and not least:
-            return context.choose(self._in_target_ids(logits), torch.arange(drafts, device=root.device))
+            return choose(self._in_target_ids(logits), torch.arange(drafts, device=root.device))
         slots = Slots(hidden, logits, parts.follower and parts.follower.follow(hidden, logits))
         path, more = [root], torch.ones_like(root, dtype=torch.bool)
         told = list[Tensor]()
@@ -118,7 +118,7 @@ class DFlashDrafter:
             previous = path[-1].clamp(min=0)
             if parts.confidence is not None and least:
                 more = more & (parts.confidence(hidden[slot], previous) >= least)
-            path.append(context.choose(self._in_target_ids(slots.follow(slot, previous)[None]), slot))
+            path.append(choose(self._in_target_ids(slots.follow(slot, previous)[None]), slot))
             told.append(torch.where(more, path[-1], UNSURE))
         return torch.cat(told)
 

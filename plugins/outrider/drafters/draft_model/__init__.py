@@ -14,7 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outrider.core.drafting import Committed, Context, DeviceContext, Draft, Fit, Match, ModelInfo, Needs, Shape, Target
+from outrider.core.drafting import (
+    Choose,
+    Committed,
+    Context,
+    DeviceContext,
+    Draft,
+    Fit,
+    Match,
+    ModelInfo,
+    Needs,
+    Shape,
+    Target,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -235,15 +247,13 @@ class ModelDrafter:
         key = (count, context.key, width, end)
         arguments = torch.tensor([known]), newest, taken
         if key not in self._steps:
-            work = partial(self._ahead, context, count, end)
+            work = partial(self._ahead, context.choose, count, end)
             examples = [argument.to(self._decoder.device) for argument in arguments]
             self._steps[key] = self._graphs.function(work, examples)
         self._window = known, flying
         return Draft(self._steps[key](*arguments))
 
-    def _ahead(
-        self, context: DeviceContext, count: int, end: int, known: Tensor, newest: Tensor, taken: Tensor
-    ) -> Tensor:
+    def _ahead(self, choose: Choose, count: int, end: int, known: Tensor, newest: Tensor, taken: Tensor) -> Tensor:
         """The tokens [count] of a chain behind the first `taken` of `newest` [W], which stand at `known`."""
         import torch
 
@@ -252,7 +262,7 @@ class ModelDrafter:
         ids, start, row, path = newest, known, taken - 1, []
         while True:
             logits = self._decoder.still(ids, self._cache, DeviceStart(start, end)).logits[row]
-            path.append(context.choose(self._in_target_ids(logits), len(path)))
+            path.append(choose(self._in_target_ids(logits), len(path)))
             if len(path) == count:
                 return torch.cat(path)
             ids, start, row = (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import ChainSampler, Committed, Context, DeviceContext, Draft, Needs, Shape
+from outrider.core.drafting import ChainSampler, Choose, Committed, Context, DeviceContext, Draft, Needs, Shape
 from outrider.core.drafting.state import DraftState, Scratch, Window
 from outrider.core.sampling.sample import in_target_ids
 
@@ -106,31 +106,31 @@ class EagleDrafter:
             count = min(context.nodes, NODES)
             rows = (self._style.depth - 1) * self._style.top_k
             made = self._state.draft_ahead(
-                context, ("tree", count), partial(self._tree_ahead, context, count), rows=rows
+                context, ("tree", count), partial(self._tree_ahead, context.choose, count), rows=rows
             )
             return made and Draft(*made)
         count = min(context.nodes, LONGEST)
-        made = self._state.draft_ahead(context, count, partial(self._chain_ahead, context, count), rows=count)
+        made = self._state.draft_ahead(context, count, partial(self._chain_ahead, context.choose, count), rows=count)
         return None if made is None else Draft(made)
 
     def _chain_ahead(
-        self, context: DeviceContext, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, _: Window
+        self, choose: Choose, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, _: Window
     ) -> Tensor:
         """The tokens [count] of a chain."""
         (logits, back), path = made, list[Tensor]()
         while True:
-            path.append(context.choose(self._in_target_ids(logits), len(path)))
+            path.append(choose(self._in_target_ids(logits), len(path)))
             if len(path) == count:
                 return torch.cat(path)
             where = scratch.line(1, len(path) - 1)
             logits, back = self._network.run(self._state.rows, path[-1].clamp(min=0), back, where, slice(0, 1))
 
     def _tree_ahead(
-        self, context: DeviceContext, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, window: Window
+        self, choose: Choose, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, window: Window
     ) -> tuple[Tensor, Tensor]:
         """Tokens and parents [count] of a tree."""
         logits, back = made
-        drawn = context.choose(self._in_target_ids(logits), 0)
+        drawn = choose(self._in_target_ids(logits), 0)
         return _likeliest(*self._grow(scratch, window.root, logits, back, drawn), count)[:2]
 
     def _chain(self, context: Context, logits: Tensor, back: Tensor, count: int) -> Draft | None:

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import ChainSampler, Context, DeviceContext, Draft
+from outrider.core.drafting import ChainSampler, Choose, Context, DeviceContext, Draft
 from outrider.core.drafting.state import Scratch, Window
 from outrider.core.sampling.sample import certainty
 
@@ -53,11 +53,11 @@ class Parallel(EagleDrafter):
         if self._network.mask is None:
             return None
         count = min(context.nodes, LONGEST)
-        made = self._state.draft_ahead(context, count, partial(self._ahead, context, count), rows=count)
+        made = self._state.draft_ahead(context, count, partial(self._ahead, context.choose, count), rows=count)
         return None if made is None else Draft(made)
 
     def _ahead(
-        self, context: DeviceContext, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, window: Window
+        self, choose: Choose, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, window: Window
     ) -> Tensor:
         """The tokens [count] of a chain."""
         logits, mask, root = made[0], self._network.mask, window.root
@@ -65,4 +65,4 @@ class Parallel(EagleDrafter):
             ids, states = root.new_full((count - 1,), mask.token), mask.state.expand(count - 1, -1)
             behind, _ = self._network.run(self._state.rows, ids, states, scratch.line(count - 1), slice(None))
             logits = torch.cat((logits, behind))
-        return context.choose(self._in_target_ids(logits), torch.arange(count, device=root.device))
+        return choose(self._in_target_ids(logits), torch.arange(count, device=root.device))

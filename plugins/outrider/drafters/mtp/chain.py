@@ -20,6 +20,7 @@ from torch import Tensor
 
 from outrider.core.drafting import (
     ChainSampler,
+    Choose,
     Committed,
     Context,
     DeviceContext,
@@ -143,23 +144,23 @@ class Chain:
             return None
         work = self._single if len(self._layers) == 1 else self._several
         row = state.count - (context.in_flight is None)
-        made = state.draft_ahead(context, count, partial(work, context, count), rows=count)
+        made = state.draft_ahead(context, count, partial(work, context.choose, count), rows=count)
         if made is None:
             return None
         self._drafted = row, context.in_flight
         return Draft(made)
 
-    def _single(self, context: DeviceContext, count: int, made: Made, scratch: Scratch, _: Window) -> Tensor:
+    def _single(self, choose: Choose, count: int, made: Made, scratch: Scratch, _: Window) -> Tensor:
         """The tokens [count] of a chain, by one layer."""
         path = list[Tensor]()
         while True:
-            path.append(context.choose(made.logits, len(path)))
+            path.append(choose(made.logits, len(path)))
             if len(path) == count:
                 return torch.cat(path)
             where = scratch.line(1, len(path) - 1)
             made = self._run(0, self._state.rows, path[-1].clamp(min=0), made.back, where, slice(0, 1))
 
-    def _several(self, context: DeviceContext, count: int, made: Made, scratch: Scratch, window: Window) -> Tensor:
+    def _several(self, choose: Choose, count: int, made: Made, scratch: Scratch, window: Window) -> Tensor:
         """The tokens [count] of a chain, each by a layer of its own.
 
         Of the rows that layer k reads the first k were waiting for the first tokens of the window.
@@ -168,7 +169,7 @@ class Chain:
         said = window.tokens  # and behind what is true of it, the draft
         path = list[Tensor]()
         while True:
-            path.append(context.choose(made.logits, len(path)))
+            path.append(choose(made.logits, len(path)))
             depth = len(path)
             if depth == count:
                 return torch.cat(path)

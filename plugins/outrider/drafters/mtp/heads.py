@@ -95,10 +95,10 @@ class Heads:
     @torch.inference_mode()
     def propose_device(self, context: DeviceContext) -> Draft | None:
         """As `propose`."""
-        count = min(context.nodes, len(self._blocks))
+        count, choose = min(context.nodes, len(self._blocks)), context.choose
 
         def work(made: Tensor, scratch: Scratch, window: Window) -> Tensor:
-            return context.choose(self.logits(made[:count]), torch.arange(count, device=made.device))
+            return choose(self.logits(made[:count]), torch.arange(count, device=made.device))
 
         tokens = self._state.draft_ahead(context, count, work, rows=0)
         return None if tokens is None else Draft(tokens)
