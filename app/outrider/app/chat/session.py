@@ -26,7 +26,7 @@ from outrider.app.chat.view import View as View
 from outrider.app.client import EngineClient, EngineDied, EngineError
 from outrider.app.store.diary import Diary
 from outrider.app.store.keeper import Keeper
-from outrider.app.store.problems import StoreError
+from outrider.app.store.problems import Repaired, StoreError
 from outrider.app.store.records import Attachment, Node, Settings, copied
 from outrider.app.store.replies import chat_of
 from outrider.core.base import protocol
@@ -149,7 +149,8 @@ class Session:
         )
 
     def _on_trouble(self, error: StoreError) -> None:
-        self.view.complain(Problem("Chats are not saved", error.message, error.hint))
+        title = "The chats were repaired" if isinstance(error, Repaired) else "Chats are not saved"
+        self.view.complain(Problem(title, error.message, error.hint))
 
     # ------------------------------------------------------------------------------------------------ the engine
 
