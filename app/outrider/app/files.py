@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-FOLDER, FILE = 0o700, 0o600
+FOLDER, FILE, ANYONE = 0o700, 0o600, 0o666
 _LITTLE = 64 << 10  # bytes: a disk with less is full
 
 
@@ -19,16 +21,30 @@ def make_folder(folder: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write a file for the user alone, all of it or nothing. Raises OSError."""
-    unready = path.with_name(f".{path.name}.part")
+def write(path: Path, data: bytes, mode: int = FILE) -> None:
+    """Write a file, all of it or nothing; ANYONE leaves the mode to the system. Raises OSError that names it."""
+    unready = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with naming(path):
+        try:
+            unready.unlink(missing_ok=True)
+            with open(os.open(unready, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(data)
+            if mode != ANYONE:
+                unready.chmod(mode)
+            os.replace(unready, path)
+        finally:
+            unready.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an OSError name the file that was to be written."""
     try:
-        unready.unlink(missing_ok=True)
-        with open(os.open(unready, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE), "wb") as file:
-            file.write(data)
-        os.replace(unready, path)
-    finally:
-        unready.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            error.filename, error.filename2 = str(path), None
+        raise
 
 
 def reason(error: OSError) -> str:

@@ -173,7 +173,7 @@ def test_a_store_that_is_only_a_copy(outrider):
     store_path().chmod(0o644)
     store_path().write_bytes(b"garbage" * 99)
     done = outrider("chats", "list")
-    assert done.code == 0 and done.out == "" and "is not a file of chats" in done.err
+    assert done.code == 1 and done.out == "" and "is not a file of chats" in done.err and "no chat yet" not in done.err
     assert store_path().read_bytes() == b"garbage" * 99
 
 
