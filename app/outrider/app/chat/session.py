@@ -90,10 +90,8 @@ class Session:
         await self.bring_up()
 
     async def _recall(self) -> None:
-        try:
+        with contextlib.suppress(StoreError):  # the keeper has told that nothing can be read
             self.view.recall(await self.keeper.ask(lambda store: store.prompts(_RECALLED)))
-        except StoreError as error:
-            self._on_trouble(error)
 
     async def open_chat(self, name: str, *, system: str | None = None) -> bool:
         """Go on with a chat from the store, `system` in place of its own prompt. False if it cannot be read.

@@ -70,13 +70,9 @@ class Shelf:
 
     async def _look(self, words: str, limit: int) -> Sequence[Row | Hit]:
         keeper = self._screen.session.keeper
-        try:
-            if words:
-                return await keeper.ask(lambda store: store.search(words, limit))
-            return await keeper.ask(lambda store: store.chats(limit))
-        except StoreError as error:
-            self._tell(error)
-            return []
+        if words:
+            return await keeper.ask(lambda store: store.search(words, limit))
+        return await keeper.ask(lambda store: store.chats(limit))
 
     async def _delete(self, name: str) -> bool:
         session = self._screen.session
