@@ -4,7 +4,7 @@
 
 Which row is on which page is SQLite's own answer (the dbstat table of the undamaged file; it needs an SQLite with dbstat). In
 each trial the store is opened as the chat opens it, and `outrider chats list` and `export --all` are run on the same damage.
-As root on Linux it also fills disks of 3 MB, else that part is left out.
+As root on Linux it also fills small disks and makes others read-only, else that part is left out.
 """
 
 from __future__ import annotations
@@ -361,6 +361,37 @@ def _on_full_disk(place: Path, whole: bytes, chance: random.Random, number: int)
     return "listed as ever" if code == 0 and number % 3 == 0 else f"WRONG: {words[number % 3][1]}: {code} {err[:200]}"
 
 
+def read_only_disks(whole: bytes, log: bytes) -> Counter[str]:
+    """Make small disks read-only, with and without the log of a killed program; counts what was said."""
+    told: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as place:
+        for beside in (b"", log):
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
+            try:
+                path = Path(place) / "data" / "chats.db"
+                path.parent.mkdir(mode=0o700)
+                path.write_bytes(whole)
+                if beside:
+                    Path(f"{path}-wal").write_bytes(beside)
+                subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+                os.environ["OUTRIDER_HOME"] = place
+                for words in (
+                    ("chats", "list"),
+                    ("chats", "rm", "--undo"),
+                    ("chats", "export", "-o", f"{place}/a.md"),
+                    ("config", "set", "look.marks", "off"),
+                ):
+                    _, out, err = command(*words)
+                    right = (
+                        "file system is read-only" in err.lower() and NONE_YET not in out + err and "chmod" not in err
+                    )
+                    right &= words[1] != "list" or len(out.splitlines()) > CHATS
+                    told["called read-only" if right else f"WRONG: {words[:2]}: {err[:200]}"] += 1
+            finally:
+                subprocess.run(["umount", place], check=True)
+    return told
+
+
 def main() -> int:
     """Run all trials and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -411,8 +442,9 @@ def main() -> int:
         print(f"| {kind} | {' | '.join(map(str, figures))} |", flush=True)
     if sys.platform == "linux" and os.geteuid() == 0 and shutil.which("mount"):
         told = full_disks(whole, options.trials // 4, random.Random(options.seed))
-        failed += sum(count for words, count in told.items() if words.startswith("WRONG"))
-        print(f"\nFull disks: {dict(told)}")
+        fixed = read_only_disks(whole_beside, log)
+        failed += sum(count for words, count in (told + fixed).items() if words.startswith("WRONG"))
+        print(f"\nFull disks: {dict(told)}. Read-only disks: {dict(fixed)}.")
     print(f"\n{failed} wrong" if failed else "\nNothing is wrong.")
     return 1 if failed else 0
 

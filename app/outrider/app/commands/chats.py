@@ -194,7 +194,10 @@ def import_chats(files: tuple[Path, ...], as_json: bool) -> None:
 @click.option("--undo", is_flag=True, help="Bring back what was deleted last.")
 @_JSON
 def remove_chats(ids: tuple[str, ...], yes: bool, undo: bool, as_json: bool) -> None:
-    """Delete chats. Until the chat is started the next time, --undo brings back the last one deleted."""
+    """Delete chats. Until the chat is started the next time, --undo brings back the last one deleted.
+
+    The weekly copies of all chats, in the folder `backups` beside them, keep a deleted one for three weeks more.
+    """
     if undo == bool(ids):
         raise render.WrongUsage("Name the chats to delete.", "Or --undo alone, to bring back the last one.")
     with _store(writing=True) as store:

@@ -18,7 +18,10 @@ from outrider.app.store.problems import READABLE, Busy, Damaged, StoreError, adv
 from outrider.core.base import paths
 
 PATIENCE = 2.0  # seconds to wait for another program that writes
-_CHECKED = 256 << 20  # bytes of a file that is still looked through at every start
+_THOROUGH, _CHECKED = (
+    64 << 20,
+    1 << 30,
+)  # bytes of a file that is still looked through at every start, with its indexes or without
 _MAGIC = b"SQLite format 3\0"
 _VERSIONS = 1000  # a higher one is no version
 _COPY = "This is a copy to read; what you write now is not saved in them."
@@ -171,7 +174,8 @@ def _reader(path: Path, patience: float) -> sqlite3.Connection:
 def _look_through(path: Path, patience: float) -> None:
     """Raises StoreError if the pages of the file do not hang together; reads only."""
     with closing(_reader(path, patience)) as reader:
-        found = reader.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        check = "integrity_check" if path.stat().st_size <= _THOROUGH else "quick_check"
+        found = reader.execute(f"PRAGMA {check}(1)").fetchone()[0]
     if found != "ok":
         raise Damaged(f"The chats at {path} are damaged ({found}).", READABLE)
 
@@ -240,5 +244,9 @@ def _copy_of(path: Path) -> tuple[sqlite3.Connection | None, str]:
 
 
 def _hint(trouble: StoreError) -> str:
-    locked = isinstance(trouble, Busy) and "holds" in trouble.message
-    return "Close the program that holds it, then start again." if locked else trouble.hint
+    if not isinstance(trouble, Busy):
+        return trouble.hint
+    what = (
+        "Close the program that holds it" if "holds" in trouble.message else "Make room, or have the disk written again"
+    )
+    return f"{what}, then start again."

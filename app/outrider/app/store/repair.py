@@ -37,7 +37,8 @@ def alone(path: Path, patience: float) -> Iterator[None]:
             yield
         finally:
             writers.leave()
-            lock.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # Windows keeps what is open
+                lock.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outrider.app import files, render
 from outrider.app.chat.compare.race import Race, decoded
-from outrider.app.store.writing import free_name, write_file
+from outrider.app.store.writing import free_name
 from outrider.core.base import paths
 
 
@@ -21,7 +21,7 @@ def save(race: Race, where: Path | None = None) -> Path:
     where = where or folder()
     files.make_folder(where)
     path = free_name(where, name_of(race), "json")
-    write_file(path, as_json(race))
+    files.write(path, as_json(race).encode())
     return path
 
 
