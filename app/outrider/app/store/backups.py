@@ -30,8 +30,8 @@ def back_up(path: Path) -> Path | None:
     folder = backups_of(path)
     copy = folder / f"{path.stem}-{time.strftime('%Y-%m-%d')}{path.suffix}"
     with contextlib.suppress(OSError, sqlite3.Error):
-        for left in folder.glob(f".{path.stem}-*.part"):  # by a program that was ended
-            left.unlink(missing_ok=True)
+        for unfinished in folder.glob(f".{path.stem}-*.part"):  # by a program that was ended
+            unfinished.unlink(missing_ok=True)
         if shutil.disk_usage(path.parent).free < 4 * path.stat().st_size:
             return None
         with closing(schema.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source:

@@ -175,9 +175,9 @@ def _look_through(path: Path, patience: float) -> None:
     """Raises StoreError if the pages of the file do not hang together; reads only."""
     with closing(_reader(path, patience)) as reader:
         check = "integrity_check" if path.stat().st_size <= _THOROUGH else "quick_check"
-        found = reader.execute(f"PRAGMA {check}(1)").fetchone()[0]
-    if found != "ok":
-        raise Damaged(f"The chats at {path} are damaged ({found}).", READABLE)
+        finding = reader.execute(f"PRAGMA {check}(1)").fetchone()[0]
+    if finding != "ok":
+        raise Damaged(f"The chats at {path} are damaged ({finding}).", READABLE)
 
 
 def _open_damaged(path: Path, patience: float, trouble: Damaged) -> Opened:
@@ -188,30 +188,30 @@ def _open_damaged(path: Path, patience: float, trouble: Damaged) -> Opened:
             try:
                 return _open(path, patience)  # another program was quicker
             except Damaged:
-                told = repair(path)
+                notice = repair(path)
             opened = _open(path, patience)
-            opened.repaired = told
+            opened.repaired = notice
             return opened
     except Busy as busy:
         return open_copy(path, Damaged(f"{trouble.message} {busy.message}", f"{busy.hint} Then they are repaired."))
     except sqlite3.Error as error:
         return open_copy(path, Damaged(f"{trouble.message} {explain(error, path).message}", trouble.hint))
     except OSError as error:
-        told = f"{trouble.message} They cannot be repaired: {files.reason(error)}."
-        return open_copy(path, Damaged(told, trouble.hint))
+        message = f"{trouble.message} They cannot be repaired: {files.reason(error)}."
+        return open_copy(path, Damaged(message, trouble.hint))
     except StoreError:  # there is nothing in it
         return open_copy(path, trouble)
 
 
 def open_copy(path: Path, trouble: StoreError) -> Opened:
     """What can be read of the store at `path`, in memory, because of `trouble`."""
-    connection, told = _copy_of(path)
+    connection, lost = _copy_of(path)
     kind = type(trouble)
     if connection is None:
         hint = advice(path) if isinstance(trouble, Damaged) else _hint(trouble)
         return open_nothing(path, kind(f"{trouble.message} {_NONE}", hint))
-    message = " ".join(filter(None, (trouble.message, told, _COPY)))
-    return Opened(connection, path, kind(message, _hint(trouble)), lost=told)
+    message = " ".join(filter(None, (trouble.message, lost, _COPY)))
+    return Opened(connection, path, kind(message, _hint(trouble)), lost=lost)
 
 
 def _copy_of(path: Path) -> tuple[sqlite3.Connection | None, str]:

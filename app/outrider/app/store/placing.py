@@ -39,18 +39,19 @@ class Loss:
     certain: bool = True
 
     def words(self) -> str:
-        """A sentence."""
-        told = [
+        """A sentence or two."""
+        parts = [
             _count(self.messages, "message") if self.messages else "",
             f"the marks and figures of {_count(self.answers, 'reply', 'replies')}" if self.answers else "",
             f"the title and settings of {_count(self.chats, 'chat')}" if self.chats else "",
         ]
-        parts = [part for part in told if part]
-        if not parts:
+        *more, last = list(filter(None, parts)) or [""]
+        if not last:
             return "No message was lost." if self.certain else "How much was lost is not known."
-        listed = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-        least = "" if self.certain else "at least "
-        return f"Lost: {least}{listed}. Everything else is there."
+        listed = f"{', '.join(more)} and {last}" if more else last
+        if self.certain:
+            return f"Lost: {listed}. Everything else is there."
+        return f"Lost: at least {listed}. All that could be read is there."
 
 
 class Keys(Protocol):
@@ -102,18 +103,22 @@ def _decodes(settings: str) -> bool:
     return True
 
 
-def place(found: Found, damaged: Found, indexes: Indexes) -> tuple[Rows, Loss]:
-    """Rows that make a store, and what was lost. `damaged` are rows of which a part could be read."""
-    rows = Rows(*(_by_id(found[table], key) for table, key in (("chat", "id"), ("node", "id"), ("answer", "node"))))
+def place(sound_rows: Found, parts: Found, indexes: Indexes) -> tuple[Rows, Loss]:
+    """Rows that make a store, and what was lost. `parts` are rows of which only a part could be read."""
+    keys = (("chat", "id"), ("node", "id"), ("answer", "node"))
+    rows = Rows(*({row[key]: row for row in sound_rows[table].values()} for table, key in keys))
     loss = Loss(certain=any(indexes["node", key].whole for key in ("id", "chat", "parent")))
     loss.certain &= indexes["chat", "id"].whole
-    lost = _Lost(rows, damaged["node"], indexes)
-    lost.find(found["node"])
-    loss.messages = lost.count + lost.put_back()
-    loss.chats = _put_back_chats(rows, damaged["chat"], indexes["chat", "id"], found["chat"])
-    gone = {name for number, name in indexes["answer", "node"].keys.items() if name and number not in found["answer"]}
-    gone |= {row["node"] for row in damaged["answer"].values() if isinstance(row.get("node"), str)}
-    loss.answers = len((gone & rows.nodes.keys() - lost.put) - rows.answers.keys())
+    messages = _LostMessages(rows, parts["node"], indexes)
+    messages.find(sound_rows["node"])
+    messages.put_back()
+    loss.messages = messages.count
+    loss.chats = _put_back_chats(rows, parts["chat"], indexes["chat", "id"], sound_rows["chat"])
+    lost = {name for n, name in indexes["answer", "node"].keys.items() if name and n not in sound_rows["answer"]} | {
+        row["node"] for row in parts["answer"].values()
+    }
+    texts = {name for name, row in rows.nodes.items() if row["text"] != LOST}
+    loss.answers = len((lost & texts) - rows.answers.keys())
     rows.answers = {name: row for name, row in rows.answers.items() if name in rows.nodes}
     return rows, loss
 
@@ -122,80 +127,65 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _by_id(found: Mapping[int, Row], key: str) -> dict[str, Row]:
-    return {row[key]: row for row in found.values()}
-
-
-class _Lost:
+class _LostMessages:
     """The lost messages. Those whose place is known are put back without their text, so that the others stay in reach."""
 
     def __init__(self, rows: Rows, parts: Mapping[int, Row], indexes: Indexes) -> None:
-        self._rows, self._parts = rows, parts
+        self._nodes, self._parts = rows.nodes, parts
         self._ids, self._chats, self._parents = (indexes["node", key].keys for key in ("id", "chat", "parent"))
-        self._wanted: dict[str, Row] = {}
+        self._missing: dict[str, Row] = {}
         self.count = 0
-        self.put: set[str] = set()
 
-    def find(self, found: Mapping[int, Row]) -> None:
-        """Which there should be, by the indexes and by what is left of their rows."""
-        for number in sorted({*self._ids, *self._chats, *self._parents, *self._parts} - found.keys()):
+    def find(self, sound_rows: Mapping[int, Row]) -> None:
+        """Find which there should be, by the indexes and by what is left of their rows."""
+        for number in sorted({*self._ids, *self._chats, *self._parents, *self._parts} - sound_rows.keys()):
             part = self._parts.get(number, {})
             name = self._ids.get(number) or part.get("id")
-            if name in self._rows.nodes:
+            if name in self._nodes:
                 continue
-            self.count += 1
+            self.count += _text(part.get("text")) is None
             chat = self._chats.get(number) or part.get("chat")
-            if not (isinstance(chat, str) and isinstance(name, str | None)):
-                continue
-            parent = self._parents.get(number) or part.get("parent")
-            row = {"n": number, "id": name or new_id(), "chat": chat}
-            row["parent"] = _text(parent)
-            row["role"] = part.get("role")
-            self._wanted[row["id"]] = row
+            if chat is not None:
+                parent = self._parents.get(number) or _text(part.get("parent"))
+                row = {"n": number, "id": name or new_id(), "chat": chat, "parent": parent}
+                self._missing[row["id"]] = row | {key: part.get(key) for key in ("role", "text")}
 
-    def put_back(self) -> int:
-        """Put them back; returns how many more are missing, which only their replies know."""
-        known = self._wanted.keys() | self._rows.nodes.keys()
-        every = [*self._rows.nodes.values(), *self._wanted.values()]
-        orphans = [row for row in every if row["parent"] is not None and row["parent"] not in known]
-        more = {
-            row["parent"]: {"id": row["parent"], "chat": row["chat"], "parent": None, "role": None} for row in orphans
-        }
-        heirs = {row["parent"]: row for row in every}
-        for name, row in (more | self._wanted).items():
-            above = self._rows.nodes.get(row["parent"] or "")
-            if row["role"] not in _OTHER:
-                role = _OTHER.get(heirs.get(name, {}).get("role", "")) or _OTHER.get((above or {}).get("role", ""))
-                row["role"] = role or "user"
-            near = heirs.get(name) or above or {}
-            kept = {"text": LOST, "thinking": "", "state": "complete", "created": near.get("created", 0.0), "model": ""}
-            self._rows.nodes[name] = row | kept
-            self.put.add(name)
-        return len(more)
+    def put_back(self) -> None:
+        """Put them back, and those that only their replies know."""
+        nodes = [*self._nodes.values(), *self._missing.values()]
+        children = {row["parent"]: row for row in nodes if row["parent"] is not None}
+        for name, child in children.items():
+            if name not in self._nodes and name not in self._missing:
+                self._missing[name] = {"id": name, "chat": child["chat"], "parent": None, "role": None, "text": None}
+                self.count += 1
+        for name, row in self._missing.items():
+            near = children.get(name) or self._nodes.get(row["parent"] or "") or {}
+            row["role"] = row["role"] or _OTHER.get(near.get("role") or "", "user")
+            row["text"] = LOST if _text(row["text"]) is None else row["text"]
+            row |= {"thinking": "", "state": "complete", "created": near.get("created", 0.0), "model": ""}
+        self._nodes |= self._missing
 
 
-def _put_back_chats(rows: Rows, parts: Mapping[int, Row], index: Keys, found: Mapping[int, Row]) -> int:
-    """Chats of which messages are left get a title and settings again; returns how many were lost, those without messages too."""
+def _put_back_chats(rows: Rows, parts: Mapping[int, Row], index: Keys, sound_rows: Mapping[int, Row]) -> int:
+    """Give chats of which messages are left a title and settings again; returns how many chats had lost them."""
     last: dict[str, Row] = {}
     first: dict[str, Row] = {}
     for row in sorted(rows.nodes.values(), key=lambda row: row.get("n", 0)):
         last[row["chat"]] = row
         if row["role"] == "user" and row["text"] != LOST:
             first.setdefault(row["chat"], row)
-    by_id = {part["id"]: part for part in parts.values() if isinstance(part.get("id"), str)}
-    gone = {name for number, name in index.keys.items() if name and number not in found}
-    gone = (gone | last.keys() | by_id.keys()) - rows.chats.keys()
-    for name in gone & (last.keys() | by_id.keys()):
+    by_id = {part["id"]: part for part in parts.values()}
+    lost = {name for number, name in index.keys.items() if name and number not in sound_rows}
+    lost = (lost | last.keys() | by_id.keys()) - rows.chats.keys()
+    for name in lost & (last.keys() | by_id.keys()):
         part, moment = by_id.get(name, {}), last.get(name, {}).get("created", 0.0)
-        row = {"id": name, "title": part.get("title")}
-        if not isinstance(row["title"], str):
-            row["title"] = title_of(first.get(name, {}).get("text", "Chat"))
+        title = part.get("title") or title_of(first.get(name, {}).get("text", "Chat"))
+        row = {"id": name, "title": title, "settings": "{}"}
         row |= {key: part[key] if isinstance(part.get(key), float) else moment for key in ("created", "updated")}
         row |= {key: _text(part.get(key)) for key in ("head", "system", "deleted_by")}
         row["deleted"] = part.get("deleted") if isinstance(part.get("deleted"), float) else None
-        row["settings"] = "{}"
         rows.chats[name] = row
     for name, row in rows.chats.items():
         if row["head"] not in rows.nodes and name in last:
             row["head"] = last[name]["id"]
-    return len(gone)
+    return len(lost)

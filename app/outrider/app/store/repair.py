@@ -58,16 +58,25 @@ def repair(path: Path) -> str:
             schema.migrate(connection, fresh)
             fill(connection, rows)
         kept = _keep(path)
-        log = path.with_name(f"{path.name}-wal")
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # it belongs to the damaged file, and must not be read with the new one
-            os.replace(log, kept.with_name(f"{kept.name}-wal"))
-        path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
-        os.replace(fresh, path)
+        _put_in_place(fresh, path, kept)
     finally:
         fresh.unlink(missing_ok=True)
-    return _told(path, kept, loss)
+    return _notice(path, kept, loss)
+
+
+def _put_in_place(fresh: Path, path: Path, kept: Path) -> None:
+    """Replace the damaged file; its log, which must not be read with the new one, goes with `kept`. Raises OSError."""
+    log, kept_log = (one.with_name(f"{one.name}-wal") for one in (path, kept))
+    try:
+        if log.exists():
+            os.replace(log, kept_log)
+        os.replace(fresh, path)
+    except OSError:
+        if kept_log.exists():
+            os.replace(kept_log, log)
+        kept.unlink()
+        raise
+    path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
 
 
 def _keep(path: Path) -> Path:
@@ -83,7 +92,7 @@ def _keep(path: Path) -> Path:
     return kept
 
 
-def _told(path: Path, kept: Path, loss: Loss) -> str:
+def _notice(path: Path, kept: Path, loss: Loss) -> str:
     older = copies_of(path) if loss.words() != Loss().words() else []
     more = f" An older copy, which may have what is lost, is {older[-1]}." if older else ""
     return f"The chats were damaged and are repaired. {loss.words()} The damaged file is kept as {kept}.{more}"

@@ -43,7 +43,7 @@ def image_of(path: Path) -> bytes:
     """All pages of a store with what its log adds. Nothing is written. Raises sqlite3.Error and OSError."""
     alone = (
         "win32-none" if sys.platform == "win32" else "unix-none"
-    )  # no locks, no shared memory: a folder may be read-only
+    )  # without locks and shared memory, for read-only disks
     for options in ("mode=ro", f"mode=ro&vfs={alone}"):
         try:
             with closing(schema.connect(f"{path.absolute().as_uri()}?{options}", 0.1, uri=True)) as source:
@@ -85,8 +85,8 @@ def salvage(path: Path) -> tuple[Rows, Loss]:
 def fill(connection: sqlite3.Connection, rows: Rows) -> None:
     """Put rows into an empty store. Raises sqlite3.Error."""
     with schema.change(connection):
-        for table, found in (("chat", rows.chats), ("node", rows.nodes), ("answer", rows.answers)):
-            for row in found.values():
+        for table, records in (("chat", rows.chats), ("node", rows.nodes), ("answer", rows.answers)):
+            for row in records.values():
                 names = ", ".join(row)
                 marks = ", ".join("?" * len(row))
                 connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(row.values()))
@@ -98,29 +98,29 @@ def _images(path: Path) -> Iterator[tuple[bytes, bool]]:
     With each, whether it says which pages are free.
     """
     with contextlib.suppress(sqlite3.Error):
-        yield _counted(image_of(path)), True
-    data = _mended(path.read_bytes())
+        yield _with_page_count(image_of(path)), True
+    data = _with_fresh_header(path.read_bytes())
     log = path.with_name(f"{path.name}-wal")
     if log.is_file() and log.stat().st_size:
         with contextlib.suppress(OSError, sqlite3.Error), tempfile.TemporaryDirectory(dir=path.parent) as folder:
             copy = Path(folder) / path.name
             copy.write_bytes(data)
             shutil.copyfile(log, copy.with_name(log.name))
-            yield _mended(image_of(copy)), False
+            yield _with_fresh_header(image_of(copy)), False
             return
     yield data, False
 
 
-def _mended(image: bytes) -> bytes:
+def _with_fresh_header(image: bytes) -> bytes:
     with closing(schema.connect(":memory:")) as fresh:
-        schema.migrate(fresh, Path())
+        schema.migrate(fresh, None)
         first = bytearray(fresh.serialize()[:_PAGE])
     first[18:20] = b"\2\2"  # there may be a log
     first[32:40] = bytes(8)  # which pages are free is not known
-    return _counted(bytes(first) + image[_PAGE:])
+    return _with_page_count(bytes(first) + image[_PAGE:])
 
 
-def _counted(image: bytes) -> bytes:
+def _with_page_count(image: bytes) -> bytes:
     """With as many whole pages as the header says."""
     data = bytearray(image) + bytes(-len(image) % _PAGE)
     data[28:32] = (len(data) // _PAGE).to_bytes(4, "big")
@@ -184,8 +184,8 @@ class _Reader:
         """Keep the rows of a page, of whichever table it is; returns that table."""
         for table in sorted(self._columns, key=lambda one: one != guess):
             self._point(table, page)
-            if found := [(number, row) for number, row in self._page_rows(table) if alike(table, row)]:
-                for number, row in found:
+            if rows := [(number, row) for number, row in self._page_rows(table) if alike(table, row)]:
+                for number, row in rows:
                     whole = sound(table, row, self._columns[table])
                     (self._rows if whole else self._damaged)[table].setdefault(number, row)
                 return table
@@ -222,11 +222,11 @@ class _Reader:
 
     def _index(self, table: str, index: str, key: str) -> Index:
         """What an index says, read from its start, then from each key that is known, then from its end."""
-        found = Index()
+        entries = Index()
 
         def note(number: int, value: object) -> None:
             if isinstance(value, str | None):
-                found.keys.setdefault(number, value)
+                entries.keys.setdefault(number, value)
 
         sql = f"SELECT rowid, {key} FROM {table} INDEXED BY {index}"
         known = sorted({row[key] for row in self._rows[table].values() if row[key] is not None})
@@ -235,20 +235,20 @@ class _Reader:
             for number, value in self._db.execute(f"{sql} ORDER BY {key}"):
                 note(number, value)
                 last = value if isinstance(value, str) else last
-            found.whole = True
-            return found
+            entries.whole = True
+            return entries
         except sqlite3.Error:
             pass
         for value in known:
             if value > last:
                 with contextlib.suppress(sqlite3.Error):
-                    for number, read in self._db.execute(f"{sql} WHERE {key} >= ? ORDER BY {key}", (value,)):
-                        note(number, read)
-                        last = read if isinstance(read, str) else last
+                    for number, entry in self._db.execute(f"{sql} WHERE {key} >= ? ORDER BY {key}", (value,)):
+                        note(number, entry)
+                        last = entry if isinstance(entry, str) else last
         with contextlib.suppress(sqlite3.Error):
             for number, value in self._db.execute(f"{sql} ORDER BY {key} DESC"):
                 note(number, value)
-        return found
+        return entries
 
     def _drop_deleted(self, indexes: dict[tuple[str, str], Index]) -> None:
         """Leave out rows that no index knows: they were deleted, and their pages are free."""
