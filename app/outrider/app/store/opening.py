@@ -246,7 +246,10 @@ def _copy_of(path: Path) -> tuple[sqlite3.Connection | None, str]:
 def _hint(trouble: StoreError) -> str:
     if not isinstance(trouble, Busy):
         return trouble.hint
-    what = (
-        "Close the program that holds it" if "holds" in trouble.message else "Make room, or have the disk written again"
+    if "holds" in trouble.message:
+        return "Close the program that holds it, then start again."
+    return (
+        "Make room on the disk, then start again."
+        if "full" in trouble.message
+        else "Start again once it can be written."
     )
-    return f"{what}, then start again."
