@@ -102,11 +102,12 @@ class Builder(Reader):
             return self.norm(at + name if name else "", None, eps)
 
         source = layer.mixer.source if isinstance(layer.mixer, AttentionSpec) else None
+        unnormed = layer.mixer.reads > 0 if isinstance(layer.mixer, AttentionSpec) else isinstance(layer.mixer, Absent)
         block = Block(
             mixer=self._mixer(index, at),
             channel=self._channel(layer.channel, at),
             source=index if source is None else source,
-            before_mixer=norm("" if isinstance(layer.mixer, Absent) else names.before_mixer),
+            before_mixer=norm("" if unnormed else names.before_mixer),
             after_mixer=norm(names.after_mixer, self.spec.post_eps),
             before_channel=norm("" if isinstance(layer.channel, Absent) else names.before_channel),
             after_channel=norm(names.after_channel, self.spec.post_eps),
@@ -168,7 +169,7 @@ class Builder(Reader):
 
     def _projections(self, spec: AttentionSpec, at: str) -> tuple[list[Tensor | Grouped], list[Tensor]]:
         """Rows of queries, keys, values and gate, as far as this layer has them, and their biases."""
-        h, d = spec.head_dim, self.spec.width
+        h, d = spec.head_dim, spec.reads or self.spec.width
         q, kv = spec.heads * h, spec.kv_heads * h
         if self.has(at + "qkv_proj.weight"):
             biases = list(self.tensor(at + "qkv_proj.bias", q + 2 * kv).split([q, kv, kv])) if spec.bias else []
@@ -213,7 +214,7 @@ class Builder(Reader):
 
     def _values(self, spec: AttentionSpec, name: str) -> Tensor | Grouped:
         """Rows of values; smaller heads are filled up with zeros to the size of keys, so that one state holds both."""
-        h, d, size = spec.head_dim, self.spec.width, spec.value_dim
+        h, d, size = spec.head_dim, spec.reads or self.spec.width, spec.value_dim
         if size is None:
             return self.matrix(name, spec.kv_heads * h, d)
         rows = self.matrix(name, spec.kv_heads * size, d, exact=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.core.model.kernels.linear import Linear, Table
+from outrider.core.drafting.layers import Linear, Table
 
 Follow = Callable[[int, int], Tensor]  # (slot, id before it) -> logits [Vd]
 
