@@ -32,6 +32,7 @@ from outrider.core.model.families.spec import (
 from outrider.core.text.files import fingerprint
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Shapes = dict[str, tuple[int, ...]]
@@ -164,10 +165,13 @@ def layer_size(spec: TargetSpec, index: int) -> int:
 class DraftFiles(RenamedCheckpoint):
     """The tensors of a drafter by its own names, whatever container they are in. A context manager: leaving it closes them."""
 
-    def __init__(self, inner: Checkpoint, names: Mapping[str, str], again: str = AGAIN) -> None:
-        """`names` as `RenamedCheckpoint`; `again`: what to do about a file that is broken, for messages."""
+    def __init__(
+        self, inner: Checkpoint, names: Mapping[str, str], again: str = AGAIN, *, finite: bool = False
+    ) -> None:
+        """`names` as `RenamedCheckpoint`; `again`: what to do about a file that is broken, for messages; `finite`: every weight
+        is looked at when it is loaded."""
         super().__init__(inner, names)
-        self.name, self.again = inner.path.name, again
+        self.name, self.again, self.finite = inner.path.name, again, finite
         self.holds = frozenset(names)
         self.settings = DraftConfig(inner.config, f"{self.name}: the config", again)
 
@@ -188,14 +192,21 @@ class DraftFiles(RenamedCheckpoint):
         marks = self.load(f"{prefix}t2d") if f"{prefix}t2d" in self.holds else None
         return words(self.load(f"{prefix}d2t"), marks, vocab, self.name)
 
-    def finite(self, name: str) -> Tensor:
-        """A tensor as it is stored. Raises BrokenFileError if it holds no finite floats."""
+    def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """As `Checkpoint`. Raises BrokenFileError for numbers that are none, where weights have to be `finite`."""
+        if not self.finite:
+            return super().load(name, dtype)
         from outrider.core.formats.stored import as_weights
 
-        tensor = as_weights(self.load(name), None, f"{self.path}: {name}")
-        if not bool(tensor.isfinite().all()):
+        tensor = super().load(name)
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise BrokenFileError(f"{self.path}: {name} holds something else than finite numbers.", self.again)
-        return tensor
+        return tensor if dtype is None else as_weights(tensor, dtype, f"{self.path}: {name}")
+
+    def below(self, prefix: str) -> DraftFiles:
+        """What begins with a prefix, under the names behind it."""
+        names = {name.removeprefix(prefix): name for name in self.holds if name.startswith(prefix)}
+        return DraftFiles(self, names, self.again, finite=False)
 
     def tokenizer(self, vocab: int) -> str:
         """Fingerprint of the tokenizer that came along, "" if none did; `vocab`: V, where the config does not say."""
@@ -206,19 +217,25 @@ class DraftFiles(RenamedCheckpoint):
 
 
 def open_draft(
-    path: Path, *published: str, names: Callable[[str], str | None] | None = None, again: str = AGAIN
+    path: Path,
+    *published: str,
+    names: Callable[[str], str | None] | None = None,
+    again: str = AGAIN,
+    finite: bool = False,
 ) -> DraftFiles:
     """The drafter at `path`: a folder of safetensors, a GGUF file, or one of the `published` files, a pickle only where there are
     no safetensors. Raises ModelError, BrokenFileError.
 
-    `names`: what the drafter calls a stored tensor, None for one that is not read.
+    `names`: what the drafter calls a stored tensor, None for one that is not read. `again`, `finite`: as `DraftFiles`.
     """
     plain = any(path.glob("*.safetensors"))
     found = (path / name for name in published if name.endswith(".safetensors") or not plain)
     file = next((file for file in found if file.is_file()), None)
     inner = open_checkpoint(path) if file is None else _of_file(path, file)
     called = {(name if names is None else names(name)): name for name in inner.names()}
-    return DraftFiles(inner, {ours: theirs for ours, theirs in called.items() if ours is not None}, again)
+    return DraftFiles(
+        inner, {ours: theirs for ours, theirs in called.items() if ours is not None}, again, finite=finite
+    )
 
 
 def _of_file(path: Path, file: Path) -> TensorCheckpoint:

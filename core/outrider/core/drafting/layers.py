@@ -37,7 +37,6 @@ from .files import DraftFiles
 from .state import Scratch
 
 if TYPE_CHECKING:
-    from outrider.core.formats.checkpoint import Checkpoint
     from outrider.core.model.kernels.forms import WeightFormat
 
 # what `DraftState` hands to `run`, and a drafter on to its layers
@@ -67,16 +66,18 @@ class WeightReader(Builder):
 
     def __init__(
         self,
-        files: Checkpoint,
-        spec: TargetSpec,
+        files: DraftFiles,
+        spec: TargetSpec | None,
         target: Target,
         *,
         form: WeightFormat | None = None,
         prefix: str | None = None,
     ) -> None:
-        """`prefix`: what names begin with in the files; None: a model's own."""
+        """`spec`: of the layers, if there are any; `prefix`: what names begin with in the files, None: as a model's do."""
+        info = target.info
+        spec = spec or TargetSpec("drafter", info.width, info.vocab, target.context, 1e-6, (), tied=False)
         super().__init__(files, spec, form or target.beside)
-        self.target = target
+        self.target, self.files = target, files
         if prefix is not None:
             self.prefix = prefix
 
@@ -86,11 +87,9 @@ class WeightReader(Builder):
         assert norm is not None
         return norm
 
-    def reduced_head(
-        self, files: DraftFiles, rows: int, *, tied: bool, scale: float = 1.0, cap: float | None = None
-    ) -> ReducedHead:
+    def reduced_head(self, rows: int, *, tied: bool, scale: float = 1.0, cap: float | None = None) -> ReducedHead:
         """The head over the `rows` words of `d2t`; `tied`: its rows are the target's, and left out of the files."""
-        ids = files.words(self.target.info.vocab, self.prefix).to(self.target.device)
+        ids = self.files.words(self.target.info.vocab, self.prefix).to(self.target.device)
         layer = self.own(self.target.rows(ids)) if tied else self.linear("lm_head", rows, self.spec.width)
         return ReducedHead(layer, ids, scale, cap)
 

@@ -36,7 +36,7 @@ def build(files: DraftFiles, plan: Plan, target: Target, slack: int) -> Parts:
 
 class _Builder:
     def __init__(self, files: DraftFiles, plan: Plan, target: Target) -> None:
-        self.files, self.plan, self.target = files, plan, target
+        self.plan, self.target = plan, target
         self.read = WeightReader(files, plan.spec, target, prefix=plan.prefix)
         self.read.apart = True  # context rows need keys and values only
 
@@ -81,9 +81,7 @@ class _Builder:
         plan = self.plan
         if not plan.reduced:
             return None
-        return self.read.reduced_head(
-            self.files, plan.reduced, tied=plan.tied, scale=plan.logit_scale, cap=plan.logit_cap
-        )
+        return self.read.reduced_head(plan.reduced, tied=plan.tied, scale=plan.logit_scale, cap=plan.logit_cap)
 
     def _selector(self) -> Selector:
         rank = self.plan.selector

@@ -166,7 +166,7 @@ def _entry(read: WeightReader, container: Container, target: Target) -> Mixed | 
 
 def _head(read: WeightReader, files: DraftFiles, container: Container, target: Target) -> Callable[[Tensor], Tensor]:
     if "d2t" in files.holds and (container.tied or "lm_head.weight" in files.holds):
-        return read.reduced_head(files, container.words, tied=container.tied)
+        return read.reduced_head(container.words, tied=container.tied)
     if "lm_head.weight" in files.holds:
         return read.linear("lm_head", container.words, container.spec.width)
     if container.spec.width != target.info.width:
