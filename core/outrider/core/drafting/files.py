@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.base.model_info import ModelInfo
-from outrider.core.formats.checkpoint import Checkpoint, open_checkpoint
+from outrider.core.formats.checkpoint import Checkpoint, info, open_checkpoint
 from outrider.core.formats.config import AGAIN, LAYERS, ConfigReader, text_config
 from outrider.core.formats.pickled import read_pickled
 from outrider.core.formats.renamed import RenamedCheckpoint, TensorCheckpoint
@@ -78,12 +78,13 @@ class DraftConfig(ConfigReader):
         *,
         vocab: int | None = None,
         reads: int = 0,
+        interleaved: bool = False,
         **more: Any,
     ) -> DraftSpec:
         """Plain attention and a gated MLP for each of `windows`; 0 sees all. `more` changes the attention.
 
         `holds`: names of tensors, which tell where biases and norms of heads are; without them the settings tell of biases.
-        `reads`: columns that the first layer reads in place of the normed residual, as `AttentionSpec` has them.
+        `interleaved`: rope pairs neighbours. `reads`: columns that the first layer reads, as `AttentionSpec` has them.
         """
         biases, mlp = common.biased(self), self.flag("mlp_bias") if holds is None else False
         if holds is not None:
@@ -92,6 +93,7 @@ class DraftConfig(ConfigReader):
             biases |= {"qk_norm": "head" if f"{at}q_norm.weight" in holds else ""}
             mlp = "layers.0.mlp.up_proj.bias" in holds
         dense = common.dense(self, bias=mlp)
+        more["rope"] = common.rope(self, common.head_dim(self), interleaved=interleaved)
         mixers = [common.attention(self, window=window, **{**biases, **more}) for window in windows]
         mixers[0] = replace(mixers[0], reads=reads)
         told = {} if vocab is None else {"vocab": vocab}
@@ -132,9 +134,14 @@ class DraftSpec(TargetSpec):
         return found | {f"self_attn.{name}_proj.bias": (size,) for name, size in biases.items()}
 
 
-def further_layers(config: Mapping[str, Any], first: int, count: int) -> TargetSpec:
-    """A model's spec with `count` layers from `first` on that are like its last one of attention. Raises ModelError."""
-    spec = read_spec(config)
+def read_settings(file: Path, again: str = AGAIN) -> DraftConfig:
+    """The settings in a JSON file. Raises ModelError; its readings raise BrokenFileError."""
+    return DraftConfig(read_json(file), str(file), again, BrokenFileError)
+
+
+def further_layers(model: TargetSpec | Mapping[str, Any], first: int, count: int) -> TargetSpec:
+    """A model's spec, or that of its config, with `count` layers from `first` on like its last one of attention. Raises ModelError."""
+    spec = model if isinstance(model, TargetSpec) else read_spec(model)
     like = [layer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec | LatentSpec)]
     if not like:
         raise ModelError("This model has no attention layer to shape its prediction layer by.", "Take another drafter.")
@@ -198,15 +205,19 @@ class DraftFiles(RenamedCheckpoint):
             return super().load(name, dtype)
         from outrider.core.formats.stored import as_weights
 
-        tensor = super().load(name)
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise BrokenFileError(f"{self.path}: {name} holds something else than finite numbers.", self.again)
-        return tensor if dtype is None else as_weights(tensor, dtype, f"{self.path}: {name}")
+        tensor, origin = super().load(name), f"{self.path}: {name}"
+        if tensor.is_floating_point() and not bool(as_weights(tensor, None, origin).isfinite().all()):
+            raise BrokenFileError(f"{origin} holds something else than finite numbers.", self.again)
+        return tensor if dtype is None else as_weights(tensor, dtype, origin)
 
     def below(self, prefix: str) -> DraftFiles:
         """What begins with a prefix, under the names behind it."""
         names = {name.removeprefix(prefix): name for name in self.holds if name.startswith(prefix)}
         return DraftFiles(self, names, self.again, finite=False)
+
+    def model(self) -> ModelInfo:
+        """What they are if they are a whole model. Raises BrokenFileError."""
+        return info(self)
 
     def tokenizer(self, vocab: int) -> str:
         """Fingerprint of the tokenizer that came along, "" if none did; `vocab`: V, where the config does not say."""

@@ -10,9 +10,9 @@ of them that a reduced head knows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +55,7 @@ __all__ = [  # with the types of what a reader gives
     "Tables",
     "WeightReader",
     "block_layout",
+    "borrowing_spec",
     "load_layers",
 ]
 
@@ -138,7 +139,9 @@ class DraftLayers:
             if made is not None:
                 return made
         for index, block in enumerate(self.blocks):
-            x = block.run(x, layout if one else layout[index], rows[index], self.spec, None if index else entry)
+            state = rows[index] if rows else None
+            x = block.run(x, layout if one else layout[index], state, self.spec, None if index else entry)
+            x = x if block.scalar is None else x * block.scalar
         return x
 
     def each(self, x: Tensor, layout: Layout, rows: Rows) -> list[Tensor]:
@@ -164,21 +167,27 @@ def load_layers(
     numbers: Sequence[int] | None = None,
     *,
     slack: int = MAX_DRAFT_ROWS,
+    ropes: Tables | None = None,
     change: Callable[[int, Block], object] | None = None,
 ) -> DraftLayers:
     """The layers of these numbers, all if None, with rope tables that reach `slack` positions beyond the target's context.
 
-    `change` may put something else around or in place of a block's parts. Raises ModelError, BrokenFileError.
+    `ropes`: tables of other layers of the same kind, to share. `change` may put something else around or in place of a block's
+    parts. Raises ModelError, BrokenFileError.
     """
-    numbers = range(len(read.spec.layers)) if numbers is None else numbers
+    spec, target = read.spec, read.target
+    numbers = range(len(spec.layers)) if numbers is None else numbers
     blocks = tuple(read.block(number) for number in numbers)
-    target, mixers = read.target, tuple(block.mixer for block in blocks)
-    ropes = tables(read.spec, target.context + slack, target.dtype, target.device)
+    mixers = tuple(block.mixer for block in blocks)
+    if ropes is None:
+        own = replace(spec, layers=tuple(spec.layers[number] for number in numbers))
+        ropes = tables(own, target.context + slack, target.dtype, target.device)
     for index, block in enumerate(blocks):
         if change is not None:
             change(index, block)
     like = torch.empty(0, dtype=target.dtype, device=target.device)
-    return DraftLayers(read.spec, blocks, mixers, ropes, stack_of(blocks, ropes, like))
+    plain = not spec.parallel and spec.residual_scale == 1.0
+    return DraftLayers(spec, blocks, mixers, ropes, stack_of(blocks, ropes, like) if plain else None)
 
 
 # ------------------------------------------------------------------------------------------------ other attention
@@ -215,6 +224,16 @@ class BorrowedAttention:
         y = F.scaled_dot_product_attention(q, self.keys[None], self.values[None], scale=spec.scale)
         y = self._out(y.reshape(1, -1))
         return y if residual is None else residual + y
+
+
+def borrowing_spec(config: Mapping[str, Any]) -> TargetSpec:
+    """Of a decoder whose layers have queries alone. Raises ModelError."""
+    spec = read_spec(config)
+    layers = []
+    for index, layer in enumerate(spec.layers):
+        assert isinstance(layer.mixer, AttentionSpec)
+        layers.append(replace(layer, mixer=replace(layer.mixer, source=index)))
+    return replace(spec, layers=tuple(layers))
 
 
 def _source(target: TargetSpec, mixer: AttentionSpec) -> int:

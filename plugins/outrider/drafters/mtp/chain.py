@@ -13,19 +13,14 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from outrider.core.drafting import ChainSampler, Committed, Context, Draft, Needs, Shape, Target
+from outrider.core.drafting.layers import DraftLayers, Layout, Linear, Norm, Rows, Tables
 from outrider.core.drafting.state import DraftState, Outputs
-from outrider.core.model.blocks.block import Block
-from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.cache.layout import PassLayout, Tables
-from outrider.core.model.cache.states import KVCache
-from outrider.core.model.families.spec import TargetSpec
-from outrider.core.model.kernels.linear import Linear
 
 MOST = 16  # tokens of a draft of one layer
 
@@ -34,21 +29,24 @@ MOST = 16  # tokens of a draft of one layer
 class Layer:
     """One prediction layer."""
 
-    spec: TargetSpec
-    block: Block
+    layers: DraftLayers  # one
     embed_norm: Norm
     hidden_norm: Norm
     mix: Linear  # 2 d -> d
     out_norm: Norm
     hidden_first: bool
 
-    def __call__(self, embedded: Tensor, hidden: Tensor, where: PassLayout, state: object) -> Tensor:
+    @property
+    def block(self) -> Any:
+        """Its mixers and norms."""
+        return self.layers.blocks[0]
+
+    def __call__(self, embedded: Tensor, hidden: Tensor, where: Layout, rows: Rows) -> Tensor:
         """Embeddings of the next tokens and states, both [S, d] -> outputs [S, d], which the head reads behind `out_norm`."""
         parts = [self.embed_norm(embedded), self.hidden_norm(hidden)]
         if self.hidden_first:
             parts.reverse()
-        x = self.mix(torch.cat(parts, -1))
-        return self.block.run(x, where, state, self.spec)  # type: ignore[arg-type]
+        return self.layers(self.mix(torch.cat(parts, -1)), where, rows)
 
 
 class Made(NamedTuple):
@@ -138,15 +136,15 @@ class Chain:
     def _run(
         self,
         depth: int,
-        memory: Sequence[KVCache],
+        memory: Rows,
         ids: Tensor,
         hidden: Tensor,
-        where: PassLayout,
+        where: Layout,
         newest: Tensor | slice,
     ) -> Made:
         """As `DraftState` runs it, through one layer; what is fed back is kept for the next one."""
         layer = self._layers[depth]
-        made = layer(self._target.embed(ids), hidden, where, memory[depth])
+        made = layer(self._target.embed(ids), hidden, where, memory[depth : depth + 1])
         read = layer.out_norm(made)
         back = made if self._prenorm else read
         if depth + 1 < len(self._layers):
