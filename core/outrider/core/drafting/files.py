@@ -140,7 +140,10 @@ def read_settings(file: Path, again: str = AGAIN) -> DraftConfig:
 
 
 def further_layers(model: TargetSpec | Mapping[str, Any], first: int, count: int) -> TargetSpec:
-    """A model's spec, or that of its config, with `count` layers from `first` on like its last one of attention. Raises ModelError."""
+    """A model's spec, or that of its config, with `count` layers from `first` on that are like its last one of attention.
+
+    Raises ModelError.
+    """
     spec = model if isinstance(model, TargetSpec) else read_spec(model)
     like = [layer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec | LatentSpec)]
     if not like:
