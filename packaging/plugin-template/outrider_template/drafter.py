@@ -1,0 +1,104 @@
+"""The network, and the drafter that follows one conversation with it.
+
+Row p reads the model's state of position p and the token p + 1 that the state led to, and guesses token p + 2. For the tokens
+after that, its own output stands for the states that the model has not computed yet.
+
+Letters: `S` rows of a pass, `k` newest rows, `d` width, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outrider.core.drafting import ChainSampler, Committed, Context, Draft, DraftState, Needs, Shape, Target
+from outrider.core.drafting.files import DraftFiles
+from outrider.core.drafting.layers import DraftLayers, Layout, Linear, Norm, Rows, WeightReader, load_layers
+
+LONGEST = 16  # tokens of a draft
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The weights. They never change, so forks of a drafter share them."""
+
+    target: Target
+    fuse: Linear  # 2 d -> d
+    layers: DraftLayers
+    norm: Norm
+    nbytes: int
+
+    def states(self, hidden: Tensor) -> Tensor:
+        """States of the model [S, 1, d], one for each number in `Needs.hidden` -> what a row reads [S, d]."""
+        return self.target.norm(hidden[:, 0])
+
+    def run(
+        self, rows: Rows, ids: Tensor, states: Tensor, layout: Layout, newest: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        """One pass over tokens [S] and the states behind them [S, d]: logits [k, V] and outputs [k, d] of the newest rows."""
+        x = self.fuse(torch.cat((self.target.embed(ids), states), -1))
+        x = self.norm(self.layers(x, layout, rows)[newest])
+        return self.target.head(x), x
+
+
+def read(files: DraftFiles, target: Target) -> Network:
+    """Read every weight. Raises ModelError, BrokenFileError for what is missing or misshapen."""
+    spec = files.settings.layers([0], files.holds)
+    reader = WeightReader(files, spec, target, prefix="")
+    fuse, layers = reader.linear("fc", spec.width, 2 * spec.width), load_layers(reader)
+    return Network(target, fuse, layers, reader.layer_norm("norm"), reader.nbytes)
+
+
+class TemplateDrafter:
+    """Follows one conversation."""
+
+    shape = Shape(nodes=LONGEST, depth=LONGEST)
+
+    def __init__(self, target: Target, network: Network) -> None:
+        self.needs = Needs(hidden=(target.info.layers,))  # the state behind the last layer
+        self._network = network
+        self._state = DraftState(target, network.layers.mixers, network.layers.tables, network.states, network.run)
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        self._state.clear()
+
+    def advance(self, step: Committed) -> None:
+        """Take in what became true; the layer runs over it when a draft is asked for."""
+        self._state.advance(step)
+
+    def rewind(self, length: int) -> None:
+        """Only the first `length` tokens are still true."""
+        self._state.rewind(length)
+
+    def fork(self) -> TemplateDrafter:
+        """The same weights, a copy of the conversation."""
+        other = copy.copy(self)
+        other._state = self._state.fork()
+        return other
+
+    def close(self) -> None:
+        """Forget the conversation; memory goes with the last reference."""
+        self.reset()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights, and of this conversation's keys and values."""
+        return self._network.nbytes + self._state.nbytes
+
+    @torch.inference_mode()
+    def propose(self, context: Context) -> Draft | None:
+        """A chain of up to `context.nodes` tokens; None where the newest state is not known or a number is none."""
+        if not self._state.ready(len(context.tokens)):
+            return None
+        sampler = ChainSampler(context, min(context.nodes, LONGEST), weighs=not self._state.captured)
+        logits, back = self._state.feed()  # [1, V], [1, d]
+        while sampler.add(logits[0]):
+            logits, back = self._state.follow(sampler.path[-1], back, len(sampler.path))
+        if sampler.broken:
+            self._state.wipe()
+            return None
+        return sampler.draft()
