@@ -54,6 +54,4 @@ def misfit(files: DraftFiles, model: ModelInfo) -> str | None:
         theirs = files.settings.integer(key)
         if theirs != ours:
             return f"{files.name} is made for {what} of {theirs}, and {model.name} has {ours}"
-    if model.tokenizer and files.tokenizer(model.vocab) not in ("", model.tokenizer):
-        return f"{files.name} has another tokenizer than {model.name}"
-    return None
+    return files.stranger(model)

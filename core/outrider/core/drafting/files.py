@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Shapes = dict[str, tuple[int, ...]]
+_TELLING = ("q_proj.bias", "o_proj.bias", "q_norm.weight")  # tensors by which attention tells what it has
 
 
 class DraftConfig(ConfigReader):
@@ -54,9 +55,9 @@ class DraftConfig(ConfigReader):
         """Numbers of layers; those below 0 count from the end."""
         return self.integers(key, low, LAYERS)
 
-    def layer_kinds(self, count: int = 0) -> list[str]:
+    def layer_kinds(self) -> list[str]:
         """`full_attention` or `sliding_attention` for each layer."""
-        return self.words("layer_types", common.PLAIN, count)
+        return self.words("layer_types", common.PLAIN)
 
     def optional_factor(self, key: str) -> float | None:
         """A factor, or None where there is none."""
@@ -86,18 +87,18 @@ class DraftConfig(ConfigReader):
         `holds`: names of tensors, which tell where biases and norms of heads are; without them the settings tell of biases.
         `interleaved`: rope pairs neighbours. `reads`: columns that the first layer reads, as `AttentionSpec` has them.
         """
-        biases, mlp = common.biased(self), self.flag("mlp_bias") if holds is None else False
-        if holds is not None:
-            at = "layers.0.self_attn."
-            biases = {"bias": f"{at}q_proj.bias" in holds, "output_bias": f"{at}o_proj.bias" in holds}
-            biases |= {"qk_norm": "head" if f"{at}q_norm.weight" in holds else ""}
+        if holds is None:
+            told, mlp = common.biased(self), self.flag("mlp_bias")
+        else:
+            bias, output, norm = (f"layers.0.self_attn.{name}" in holds for name in _TELLING)
+            told = {"bias": bias, "output_bias": output, "qk_norm": "head" if norm else ""}
             mlp = "layers.0.mlp.up_proj.bias" in holds
         dense = common.dense(self, bias=mlp)
-        more["rope"] = common.rope(self, common.head_dim(self), interleaved=interleaved)
-        mixers = [common.attention(self, window=window, **{**biases, **more}) for window in windows]
+        told |= {"rope": common.rope(self, common.head_dim(self), interleaved=interleaved), **more}
+        mixers = [common.attention(self, window=window, **told) for window in windows]
         mixers[0] = replace(mixers[0], reads=reads)
-        told = {} if vocab is None else {"vocab": vocab}
-        spec = common.target(self, "drafter", [LayerSpec(mixer, dense) for mixer in mixers], **told)
+        given = {} if vocab is None else {"vocab": vocab}
+        spec = common.target(self, "drafter", [LayerSpec(mixer, dense) for mixer in mixers], **given)
         return DraftSpec(**{each.name: getattr(spec, each.name) for each in fields(spec)})
 
 
@@ -128,7 +129,8 @@ class DraftSpec(TargetSpec):
         found: Shapes = {"self_attn.o_proj.weight": (d, q), "mlp.down_proj.weight": (d, wide)}
         found |= {f"self_attn.{name}_proj.weight": (size, reads or d) for name, size in rows.items()}
         found |= {f"mlp.{name}_proj.weight": (wide, d) for name in ("gate", "up")}
-        found |= {f"{name}_layernorm.weight": (d,) for name in ("post_attention", *(() if reads else ("input",)))}
+        found |= {f"{self.names.before_channel}.weight": (d,)}
+        found |= {} if reads else {f"{self.names.before_mixer}.weight": (d,)}
         found |= {f"self_attn.{name}_norm.weight": (mixer.head_dim,) for name in "qk" if mixer.qk_norm}
         biases = (rows if mixer.bias else {}) | ({"o": d} if mixer.output_bias else {})
         return found | {f"self_attn.{name}_proj.bias": (size,) for name, size in biases.items()}
@@ -221,6 +223,12 @@ class DraftFiles(RenamedCheckpoint):
     def model(self) -> ModelInfo:
         """What they are if they are a whole model. Raises BrokenFileError."""
         return info(self)
+
+    def stranger(self, model: ModelInfo) -> str | None:
+        """Whether a tokenizer came along that is another than a target's, as the end of a sentence."""
+        ours = model.tokenizer
+        other = ours and self.tokenizer(model.vocab) not in ("", ours)
+        return f"{self.name} has another tokenizer than {model.name}" if other else None
 
     def tokenizer(self, vocab: int) -> str:
         """Fingerprint of the tokenizer that came along, "" if none did; `vocab`: V, where the config does not say."""

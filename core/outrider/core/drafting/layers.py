@@ -94,7 +94,7 @@ class WeightReader(Builder):
         layer = self.own(self.target.rows(ids)) if tied else self.linear("lm_head", rows, self.spec.width)
         return ReducedHead(layer, ids, scale, cap)
 
-    def fused(self, parts: list, biases: list[Tensor]) -> Linear:
+    def fused(self, parts: list[Any], biases: list[Tensor]) -> Linear:
         """As `Reader.fused`; with queries `apart`, which come first of three."""
         whole = super().fused
         if not self.apart or len(parts) != 3:

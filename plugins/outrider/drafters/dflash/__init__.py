@@ -89,9 +89,7 @@ def _match(files: DraftFiles, model: ModelInfo) -> Match:
     if other is not None:
         return Match(Fit.NO, f"{files.name} is {other}", weights=path)
     plan = format.read_plan(files)
-    problem = format.misfit(plan, model)
-    if problem is None and model.tokenizer and files.tokenizer(model.vocab) not in ("", model.tokenizer):
-        problem = f"{files.name} has another tokenizer than {model.name}"
+    problem = format.misfit(plan, model) or files.stranger(model)
     if problem is not None:
         return Match(Fit.NO, problem, weights=path)
     kind = "DFlash2" if plan.selector else "DSpark" if plan.markov else "DFlash"

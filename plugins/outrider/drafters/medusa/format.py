@@ -100,11 +100,6 @@ class HeadFiles(ABC):
         """Weights of all heads."""
         return sum(prod(shape) for shape in self._shapes().values())
 
-    def stranger(self, model: ModelInfo) -> str | None:
-        """Whether a tokenizer that came along is another than the target's."""
-        theirs = self.files.tokenizer(model.vocab)
-        return "it comes with another tokenizer" if model.tokenizer and theirs not in ("", model.tokenizer) else None
-
     def load(self, name: str) -> Tensor:
         """One tensor, as stored. Raises BrokenFileError if it holds numbers that are not finite."""
         return self.files.load(name)
