@@ -49,7 +49,7 @@ def read(files: DraftFiles, target: Target) -> Network:
     spec = files.settings.layers([0], files.holds)
     reader = WeightReader(files, spec, target, prefix="")
     fuse, layers = reader.linear("fc", spec.width, 2 * spec.width), load_layers(reader)
-    return Network(target, fuse, layers, reader.layer_norm("norm"), reader.nbytes)
+    return Network(target, fuse, layers, reader.norm("norm"), reader.nbytes)
 
 
 class TemplateDrafter:

@@ -21,7 +21,7 @@ from outrider.core.drafting import Committed, DraftState
 from outrider.core.drafting.files import DraftFiles
 from outrider.core.drafting.layers import DraftLayers, Layout, Rows, WeightReader, load_layers
 from outrider.core.drafting.state import Scratch
-from outrider.core.formats.renamed import TensorCheckpoint
+from outrider.core.formats.tensor_checkpoint import TensorCheckpoint
 from outrider.core.model.families.spec import AttentionSpec, TargetSpec
 from outrider.core.model.kernels import ops
 from outrider.core.model.model import TargetModel

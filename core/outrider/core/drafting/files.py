@@ -18,8 +18,8 @@ from outrider.core.base.model_info import ModelInfo
 from outrider.core.formats.checkpoint import Checkpoint, info, open_checkpoint
 from outrider.core.formats.config import AGAIN, LAYERS, ConfigReader, text_config
 from outrider.core.formats.pickled import read_pickled
-from outrider.core.formats.renamed import RenamedCheckpoint, TensorCheckpoint
 from outrider.core.formats.safetensors import read_file, read_json, read_shapes
+from outrider.core.formats.tensor_checkpoint import TensorCheckpoint
 from outrider.core.model.families import common, read_spec
 from outrider.core.model.families.spec import (
     AttentionSpec,
@@ -29,11 +29,14 @@ from outrider.core.model.families.spec import (
     LayerSpec,
     TargetSpec,
 )
-from outrider.core.text.files import fingerprint
+from outrider.core.text.files import TokenizerFiles, fingerprint
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from outrider.core.formats.layout import Layout
+    from outrider.core.formats.quantized import Grouped
 
 Shapes = dict[str, tuple[int, ...]]
 _TELLING = ("q_proj.bias", "o_proj.bias", "q_norm.weight")  # tensors by which attention tells what it has
@@ -174,16 +177,17 @@ def layer_size(spec: TargetSpec, index: int) -> int:
 # ------------------------------------------------------------------------------------------------ files
 
 
-class DraftFiles(RenamedCheckpoint):
-    """The tensors of a drafter by its own names, whatever container they are in. A context manager: leaving it closes them."""
+class DraftFiles:
+    """A `Checkpoint` under a drafter's own names, whatever container it is in. A context manager: leaving it closes the files."""
 
     def __init__(
         self, inner: Checkpoint, names: Mapping[str, str], again: str = AGAIN, *, finite: bool = False
     ) -> None:
-        """`names` as `RenamedCheckpoint`; `again`: what to do about a file that is broken, for messages; `finite`: every weight
-        is looked at when it is loaded."""
-        super().__init__(inner, names)
-        self.name, self.again, self.finite = inner.path.name, again, finite
+        """`names`: those that readers ask for, and the stored ones; others are left out. `again`: what to do about a file that is
+        broken, for messages. `finite`: every weight is looked at when it is loaded."""
+        self._inner, self._names, self._again, self._finite = inner, names, again, finite
+        self.path, self.format, self.config, self.generation = inner.path, inner.format, inner.config, inner.generation
+        self.nbytes, self.quantisation, self.name = inner.nbytes, inner.quantisation, inner.path.name
         self.holds = frozenset(names)
         self.settings = DraftConfig(inner.config, f"{self.name}: the config", again)
 
@@ -193,9 +197,51 @@ class DraftFiles(RenamedCheckpoint):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def close(self) -> None:
+        """Let go of the files."""
+        self._inner.close()
+
+    def names(self) -> list[str]:
+        """The names that readers ask for."""
+        return list(self._names)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor. Raises BrokenFileError if there is none of that name."""
+        return self._inner.shape(self._stored(name))
+
     def size(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor, () if there is none of that name."""
+        """The same, () if there is none of that name."""
         return self.shape(name) if name in self.holds else ()
+
+    def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """As `Checkpoint`. Raises BrokenFileError for numbers that are none, where weights have to be finite."""
+        if not self._finite:
+            return self._inner.load(self._stored(name), dtype)
+        from outrider.core.formats.stored import as_weights
+
+        tensor, origin = self._inner.load(self._stored(name)), f"{self.path}: {name}"
+        if tensor.is_floating_point() and not bool(as_weights(tensor, None, origin).isfinite().all()):
+            raise BrokenFileError(f"{origin} holds something else than finite numbers.", self._again)
+        return tensor if dtype is None else as_weights(tensor, dtype, origin)
+
+    def layout(self, name: str) -> Layout | None:
+        """As `Checkpoint`."""
+        return self._inner.layout(self._stored(name))
+
+    def grouped(self, name: str) -> Grouped | None:
+        """As `Checkpoint`."""
+        return self._inner.grouped(self._stored(name))
+
+    def text(self) -> TokenizerFiles:
+        """As `Checkpoint`; a tokenizer beside a single file counts too."""
+        text, beside = self._inner.text(), self.path / "tokenizer.json"
+        alone = text.tokenizer is None and beside.is_file()
+        return replace(text, tokenizer=beside.read_bytes()) if alone else text
+
+    def _stored(self, name: str) -> str:
+        if name not in self._names:
+            raise BrokenFileError(f"{self.path} has no tensor {name}.", AGAIN)
+        return self._names[name]
 
     def words(self, vocab: int, prefix: str = "") -> Tensor:
         """The target's id [Vd] of every word of a reduced head, by `d2t`; `vocab`: V. Raises BrokenFileError for a bad table."""
@@ -204,21 +250,10 @@ class DraftFiles(RenamedCheckpoint):
         marks = self.load(f"{prefix}t2d") if f"{prefix}t2d" in self.holds else None
         return words(self.load(f"{prefix}d2t"), marks, vocab, self.name)
 
-    def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """As `Checkpoint`. Raises BrokenFileError for numbers that are none, where weights have to be `finite`."""
-        if not self.finite:
-            return super().load(name, dtype)
-        from outrider.core.formats.stored import as_weights
-
-        tensor, origin = super().load(name), f"{self.path}: {name}"
-        if tensor.is_floating_point() and not bool(as_weights(tensor, None, origin).isfinite().all()):
-            raise BrokenFileError(f"{origin} holds something else than finite numbers.", self.again)
-        return tensor if dtype is None else as_weights(tensor, dtype, origin)
-
     def below(self, prefix: str) -> DraftFiles:
         """What begins with a prefix, under the names behind it."""
         names = {name.removeprefix(prefix): name for name in self.holds if name.startswith(prefix)}
-        return DraftFiles(self, names, self.again, finite=False)
+        return DraftFiles(self, names, self._again)
 
     def model(self) -> ModelInfo:
         """What they are if they are a whole model. Raises BrokenFileError."""
@@ -232,9 +267,7 @@ class DraftFiles(RenamedCheckpoint):
 
     def tokenizer(self, vocab: int) -> str:
         """Fingerprint of the tokenizer that came along, "" if none did; `vocab`: V, where the config does not say."""
-        text, beside = self.text(), self.path / "tokenizer.json"
-        if text.tokenizer is None and beside.is_file():
-            text = replace(text, tokenizer=beside.read_bytes())
+        text = self.text()
         return fingerprint(replace(text, config={"vocab_size": vocab, **text.config}))
 
 

@@ -82,12 +82,6 @@ class WeightReader(Builder):
         if prefix is not None:
             self.prefix = prefix
 
-    def layer_norm(self, name: str, width: int | None = None) -> Norm:
-        """A norm that has to be there."""
-        norm = self.norm(name, width)
-        assert norm is not None
-        return norm
-
     def reduced_head(self, rows: int, *, tied: bool, scale: float = 1.0, cap: float | None = None) -> ReducedHead:
         """The head over the `rows` words of `d2t`; `tied`: its rows are the target's, and left out of the files."""
         ids = self.files.words(self.target.info.vocab, self.prefix).to(self.target.device)

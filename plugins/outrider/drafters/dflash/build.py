@@ -47,9 +47,9 @@ class _Builder:
         network = Network(
             plan=plan,
             fuse=read.linear(fc.removesuffix(".weight"), d, len(plan.states) * d),
-            fuse_norm=read.layer_norm(fuse_norm.removesuffix(".weight")),
+            fuse_norm=read.norm(fuse_norm.removesuffix(".weight")),
             layers=layers,
-            norm=read.layer_norm("norm"),
+            norm=read.norm("norm"),
         )
         before = Table(self._tensor(format.W1, self._vocab, plan.markov), read.form.dtype) if plan.markov else None
         follower: Markov | Selector | None = self._selector() if plan.selector else None

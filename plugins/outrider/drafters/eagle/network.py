@@ -128,7 +128,7 @@ def load(files: DraftFiles, container: Container, target: Target, slack: int) ->
         embed=_embedding(read, files, container, target),
         entry=entry,
         layers=layers,
-        norm=read.layer_norm("norm") if "norm.weight" in files.holds else None,
+        norm=read.norm("norm") if "norm.weight" in files.holds else None,
         head=_head(read, files, container, target),
         words=files.words(target.info.vocab).to(target.device) if "d2t" in files.holds else None,
         mask=_mask(read, container, entry, target.info.width),
@@ -155,11 +155,11 @@ def _entry(read: WeightReader, container: Container, target: Target) -> Mixed | 
         raise ModelError(f"{container.name} has {len(found)} norms for {count} states.", AGAIN)
     return Paired(
         fc=read.linear("fc", d, count * width, bias) if container.fused else None,
-        each=tuple(read.layer_norm(name, width) for name in found),
-        whole=read.layer_norm("input_norm", count * width) if read.has("input_norm.weight") else None,
+        each=tuple(read.norm(name, width) for name in found),
+        whole=read.norm("input_norm", count * width) if read.has("input_norm.weight") else None,
         final=target.norm if container.normed(width) else None,
-        before_embedding=read.layer_norm(EMBED_NORM.removesuffix(".weight")) if read.has(EMBED_NORM) else None,
-        before_state=read.layer_norm(HIDDEN_NORM.removesuffix(".weight")),
+        before_embedding=read.norm(EMBED_NORM.removesuffix(".weight")) if read.has(EMBED_NORM) else None,
+        before_state=read.norm(HIDDEN_NORM.removesuffix(".weight")),
         norm_first=container.norm_before_residual,
     )
 

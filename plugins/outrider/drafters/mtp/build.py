@@ -38,9 +38,9 @@ def _layer(read: WeightReader, layout: Layout, index: int, layer: DraftLayers) -
     width = read.spec.width
     return Layer(
         layer,
-        read.layer_norm(layout.embed_norm.format(index)),
-        read.layer_norm(layout.hidden_norm.format(index)),
+        read.norm(layout.embed_norm.format(index)),
+        read.norm(layout.hidden_norm.format(index)),
         read.linear(layout.mix.format(index), width, 2 * width),
-        read.layer_norm(layout.out_norm.format(index)),
+        read.norm(layout.out_norm.format(index)),
         layout.hidden_first,
     )
