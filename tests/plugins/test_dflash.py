@@ -101,8 +101,8 @@ def check_round(
     path, rows, sure = [text[0]], [], []
     for slot in range(len(want)):
         if draft._parts.confidence is not None:
-            sure.append(draft.sure(slots, slot, path[-1]))
-        rows.append(slots.follow(slot, path[-1]))
+            sure.append(draft.sure(slots, slot, torch.tensor(path[-1:])))
+        rows.append(slots.follow(slot, torch.tensor(path[-1:])))
         path.append(int(draft._named(rows[-1].argmax())))
     assert path[1:] == want
     if window is None:
@@ -401,7 +401,7 @@ def test_probs_are_the_engines_own_distribution_of_each_slot(home: Path, kind: s
     assert made is not None and made.probs is not None
     slots, sampler, path = draft.slots(PROMPT[-1], 4), Sampler(SHARP, Noise(1)), made.tokens.tolist()
     for slot, previous in enumerate([PROMPT[-1], *path[:-1]]):
-        row = draft._in_target_ids(slots.follow(slot, previous)[None])[0]
+        row = draft._in_target_ids(slots.follow(slot, torch.tensor([previous]))[None])[0]
         torch.testing.assert_close(made.probs[slot], sampler.distribution(row, path[:slot]))
 
 
@@ -458,7 +458,7 @@ def test_a_drafted_tree_is_that_of_its_own_laws(home: Path, kind: str) -> None:
         paths.append([*(paths[parent] if parent >= 0 else []), token])
         total = 0.0
         for slot, (previous, chosen) in enumerate(itertools.pairwise([PROMPT[-1], *paths[-1]])):
-            law = draft._in_target_ids(slots.follow(slot, previous)[None])[0].log_softmax(-1)
+            law = draft._in_target_ids(slots.follow(slot, torch.tensor([previous]))[None])[0].log_softmax(-1)
             total -= float(law[chosen])
         costs.append(total)
     assert len(paths) == 12

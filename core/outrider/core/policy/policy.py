@@ -18,8 +18,8 @@ from outrider.core.sampling.draft_tree import DraftTree
 from .acceptance import KEEP, Acceptance, DrafterRecord
 from .confidence import Calibrated
 from .costs import Costs
-from .decisions import Candidate, Choice, Drafted, Judged, Outcome, UpcomingRound
-from .drafting_pause import DraftingPause, PlainRuns
+from .decisions import NONE, Candidate, Choice, Drafted, Judged, Outcome, UpcomingRound
+from .drafting_pause import DraftingPause, DraftsAhead, PlainRuns
 from .metering import MeterSchedule
 from .plain import Stalls
 
@@ -78,6 +78,7 @@ class Policy:
         self._resting = DraftingPause()
         self._parked = Choice("silent")  # what was said when nobody rode last
         self._runs = PlainRuns()
+        self._ahead = DraftsAhead()
 
     # ------------------------------------------------------------------ choosing
 
@@ -153,25 +154,42 @@ class Policy:
         context = self._now.context
         return self.costs.of(depth + 2, context) - self.costs.of(depth + 1, context)
 
-    def plain_next(self, context: int) -> bool:
-        """Whether the next round is expected to be plain, so that it may be launched before this one is read.
+    def next_round(self, context: int) -> tuple[str, int] | None:
+        """Who will draft in the next round and how many tokens, 0 for a plain one, so that it may be launched before this one is
+        read; None where that has to be waited for.
 
-        Rounds of rest and of the meter are known beforehand; a probe that is due is waited for.
+        Rounds of rest and of the meter are known beforehand. Otherwise all goes on as it is, unless a probe is due, or what free
+        drafters may offer is worth more than the wait.
         """
-        if self._now.pinned is not None or not self.costs.known:
-            return False
-        if (self.chosen.what == "rest" and self._resting.left) or self.meter.due(self._plain_cost(context), context):
-            return True
-        due = any(arm.wait + 1 >= arm.gap and not arm.dear for arm in self._arms.values())
-        return self._runs.go_on and not self.chosen.tokens and not due
+        chosen = self.chosen
+        if self._now.pinned is not None:
+            return chosen.name, chosen.tokens
+        if not self.costs.known:
+            return None
+        if (chosen.what == "rest" and self._resting.left) or self.meter.due(self._plain_cost(context), context):
+            return NONE, 0
+        if any(arm.wait + 1 >= arm.gap and not arm.dear for arm in self._arms.values()):
+            return None
+        if not chosen.tokens:
+            return (NONE, 0) if self._runs.go_on else None
+        return (chosen.name, chosen.tokens) if chosen.what == "ride" and self._ahead.pays else None
 
-    def missed(self) -> None:
-        """A draft was wanted in a round that was launched as a plain one; a probe is made in the next round."""
-        if self.chosen.what == "probe":
-            arm = self._arm(self.chosen.name)
+    def launched(self, name: str, tokens: int) -> None:
+        """The round at hand was launched before it was chosen, with a draft of so many tokens; 0: as a plain one.
+
+        A probe that was to be made is made in the next round.
+        """
+        chosen = self.chosen
+        if chosen.name == name if chosen.tokens and tokens else chosen.tokens == tokens:
+            return
+        if chosen.what == "probe":
+            arm = self._arm(chosen.name)
             arm.wait = arm.gap = max(PROBE_FIRST, arm.gap // 2)
-        self.chosen = self._parked
-        self._runs.missed()
+        if tokens:
+            self.chosen = Choice("ride", name, tokens)
+        elif chosen.tokens:
+            self.chosen = self._parked
+            self._runs.missed()
 
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
         """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
@@ -203,6 +221,9 @@ class Policy:
         made = [self._best(one) for one in able]
         best = max(made, key=_GAIN)
         plain = self.costs.of(1, self._now.context)
+        self._ahead.looked(
+            best.gain, max((one.gain for one, who in zip(made, able, strict=True) if not who.offer), default=1.0)
+        )
         good = not self._now.park or best.gain >= (STAY if self._riding else MARGIN)
         rate = (best.gain if good else 1.0) / plain
         probe = self._probe(able, made, best if good else None, rate)
@@ -327,6 +348,7 @@ class Policy:
         if chosen.what != "probe":
             self._runs.add(plain=not (made.proposed or chosen.tokens))
         self._decoded += made.drafting + rest
+        self._ahead.took(made.host, made.drafting + rest)
         if not made.from_exit:
             self.costs.saw(made.proposed + 1, rest, made.context)
         if made.proposed or made.from_exit:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.base.errors import ModelError
-from outrider.core.drafting import Context, DraftState, Target
+from outrider.core.drafting import Context, DeviceContext, DraftState, Target
 from outrider.core.drafting.layers import Linear, WeightReader
 from outrider.core.sampling.sample import in_target_ids
 
@@ -55,6 +55,12 @@ class Speaker(Protocol):
 
         `state` [1, d] is what `new_state` gives for the position before the root.
         """
+        ...
+
+    def table(
+        self, state: Tensor, root: Tensor, parents: Sequence[Choice], context: DeviceContext, ranks: int
+    ) -> Tensor:
+        """The same ids on the device, [parents, R], behind a root [1]; no value is asked for."""
         ...
 
 
@@ -129,6 +135,16 @@ class MedusaHeads:
             best = _led(best, context.sample(row, len(context.tokens), ()).tolist())
         return {parent: best[len(parent)] for parent in parents}
 
+    def table(
+        self, state: Tensor, root: Tensor, parents: Sequence[Choice], context: DeviceContext, ranks: int
+    ) -> Tensor:
+        """As `Speaker`."""
+        logits = self.logits(state, 1 + len(parents[-1]))
+        words = None if self._output is None else self._output.ids
+        depths = torch.arange(logits.shape[0], device=logits.device)
+        drawn = context.choose(in_target_ids(logits, words, self._target.info.vocab), depths)
+        return _first(drawn, _best(logits, ranks, words)[1])[on(logits.device, [len(parent) for parent in parents])]
+
 
 class HydraHeads:
     """Heads that see the path as well: every node has guesses of its own, made level by level."""
@@ -162,11 +178,47 @@ class HydraHeads:
             found |= zip(level, best, strict=True)
         return found
 
+    def table(
+        self, state: Tensor, root: Tensor, parents: Sequence[Choice], context: DeviceContext, ranks: int
+    ) -> Tensor:
+        """As `Speaker`."""
+        device, made, paths = root.device, list[Tensor](), root[None]  # [r, 1 + depth]
+        places: dict[Choice, int] = {}  # of a level
+        for depth in range(1 + len(parents[-1])):
+            level = [parent for parent in parents if len(parent) == depth]
+            if depth:
+                above, rank = ([places[node[:-1]] for node in level], [node[-1] for node in level])
+                rows = on(device, above)
+                paths = torch.cat((paths[rows], made[-1][rows, on(device, rank)][:, None]), 1)
+            embedded = self._target.embed(paths.clamp(min=0).flatten()).view(len(level), -1)
+            logits = self._heads[depth](torch.cat((state.expand(len(level), -1), embedded), -1))
+            made.append(_first(context.choose(logits, depth), _best(logits, ranks, None)[1]))
+            places = {node: row for row, node in enumerate(level)}
+        return torch.cat(made)
+
+
+def on(device: torch.device, numbers: Sequence[int]) -> Tensor:
+    """Numbers [n] on their way to the device."""
+    return torch.tensor(numbers, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
+def _best(logits: Tensor, ranks: int, words: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The `ranks` best of each row of logits [r, Vd] and their ids, each [r, R]; `words` [Vd]: ids of the target."""
+    values, ids = logits.topk(ranks)
+    return values, ids if words is None else words[ids]
+
+
+def _first(drawn: Tensor, ids: Tensor) -> Tensor:
+    """`_led` on the device: ids [r, R] behind those that were drawn [r]."""
+    every = torch.cat((drawn[:, None], ids), 1)
+    again = every == drawn[:, None]
+    again[:, 0] = False
+    return every.gather(1, again.to(torch.int8).sort(dim=1, stable=True).indices[:, : ids.shape[1]])
+
 
 def _ranked(logits: Tensor, ranks: int, words: Tensor | None, *, weighs: bool) -> list[Ranked] | None:
     """The `ranks` best of each row of logits [r, Vd], `words` [Vd] being their ids; None where those are not finite."""
-    values, ids = logits.topk(ranks)  # each [r, R]
-    ids = ids if words is None else words[ids]
+    values, ids = _best(logits, ranks, words)
     if not bool(values.isfinite().all()):
         return None
     held = [[]] * len(ids)

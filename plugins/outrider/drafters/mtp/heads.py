@@ -19,9 +19,20 @@ import torch
 from torch import Tensor
 
 from outrider.core.base.errors import ModelError
-from outrider.core.drafting import ChainSampler, Committed, Context, Draft, DraftState, Needs, Shape, Target
+from outrider.core.drafting import (
+    ChainSampler,
+    Committed,
+    Context,
+    DeviceContext,
+    Draft,
+    DraftState,
+    Needs,
+    Shape,
+    Target,
+)
 from outrider.core.drafting.files import DraftConfig, DraftFiles, DraftSpec, open_draft
 from outrider.core.drafting.layers import DraftLayers, Layout, Rows, WeightReader, load_layers
+from outrider.core.drafting.state import Scratch, Window
 
 from .layout import HEADS, META, read_settings
 
@@ -38,6 +49,7 @@ class Heads:
         self.needs = Needs(hidden=(target.info.layers - 1,))
         self.shape = Shape(nodes=len(layers.blocks), depth=len(layers.blocks))
         self._state = DraftState(target, layers.mixers, layers.tables, lambda states: states[:, 0], self._run)
+        self.device = self._state.captured
 
     def reset(self) -> None:
         """Forget the conversation."""
@@ -70,6 +82,17 @@ class Heads:
             if not picks.add(row):
                 break
         return picks.draft()
+
+    @torch.inference_mode()
+    def propose_device(self, context: DeviceContext) -> Draft | None:
+        """As `propose`."""
+        count = min(context.nodes, len(self._blocks))
+
+        def work(made: Tensor, scratch: Scratch, window: Window) -> Tensor:
+            return context.choose(self.logits(made[:count]), torch.arange(count, device=made.device))
+
+        tokens = self._state.draft_ahead(context, count, work, rows=0)
+        return None if tokens is None else Draft(tokens)
 
     def logits(self, states: Tensor) -> Tensor:
         """Outputs of the heads [heads, d] -> [heads, V]."""
