@@ -7,15 +7,19 @@ import runpy
 import tomllib
 from pathlib import Path
 
+import ahead
 import pytest
 import torch
 import toys
+from ahead import Rides, rides
 
 from outrider.core import conformance
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import API, Committed, Fit, ModelInfo
 from outrider.core.model.model import TargetModel
 from outrider.core.session.chat_cache import ChatCache
+
+__all__ = ["rides"]
 
 HERE = Path(__file__).parents[2] / "packaging" / "plugin-template"
 PROMPTS = [[5, 9, 13, 9, 5, 9, 13, 2, 7], [1, 2, 3, 4, 1, 2, 3]]
@@ -57,6 +61,15 @@ def test_what_it_says_of_weights_that_do_not_fit(target: TargetModel, tmp_path: 
         Template().load(target, match, {})
     match = Template().check(target.info, str(toys.checkpoint(tmp_path / "model")))
     assert match.fit == Fit.NO and match.reason == "model holds no drafter of this kind"
+
+
+def test_it_drafts_on_the_device_too(rides: Rides, tmp_path: Path, target: TargetModel) -> None:
+    from outrider_template import Template
+    from outrider_template.start import write
+
+    write(tmp_path, target.info)
+    match = Template().check(target.info, str(tmp_path))
+    ahead.same(rides, toys.target(), lambda target: Template().load(target, match, {}))
 
 
 def test_fresh_weights_draft_what_the_state_says_already(target: TargetModel, tmp_path: Path) -> None:

@@ -10,13 +10,25 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import ChainSampler, Committed, Context, Draft, DraftState, Needs, Shape, Target
+from outrider.core.drafting import (
+    ChainSampler,
+    Committed,
+    Context,
+    DeviceContext,
+    Draft,
+    DraftState,
+    Needs,
+    Shape,
+    Target,
+)
 from outrider.core.drafting.files import DraftFiles
 from outrider.core.drafting.layers import DraftLayers, Layout, Linear, Norm, Rows, WeightReader, load_layers
+from outrider.core.drafting.state import Scratch, Window
 
 LONGEST = 16  # tokens of a draft
 
@@ -61,6 +73,7 @@ class TemplateDrafter:
         self.needs = Needs(hidden=(target.info.layers,))  # the state behind the last layer
         self._network = network
         self._state = DraftState(target, network.layers.mixers, network.layers.tables, network.states, network.run)
+        self.device = self._state.captured  # on a GPU it drafts without waiting for the host
 
     def reset(self) -> None:
         """Forget the conversation."""
@@ -102,3 +115,22 @@ class TemplateDrafter:
             self._state.wipe()
             return None
         return sampler.draft()
+
+    @torch.inference_mode()
+    def propose_device(self, context: DeviceContext) -> Draft | None:
+        """The same where passes are captured, behind a round that has not been read; without it the host drafts."""
+        count = min(context.nodes, LONGEST)
+        made = self._state.draft_ahead(context, count, partial(self._chain, context, count), rows=count)
+        return None if made is None else Draft(made)
+
+    def _chain(
+        self, context: DeviceContext, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, _: Window
+    ) -> Tensor:
+        """The tokens [count] of a chain. All of this is one captured piece: it asks no tensor for its value."""
+        (logits, back), path = made, list[Tensor]()
+        while True:
+            path.append(context.choose(logits, len(path)))
+            if len(path) == count:
+                return torch.cat(path)
+            where = scratch.line(1, len(path) - 1)
+            logits, back = self._network.run(self._state.rows, path[-1].clamp(min=0), back, where, slice(0, 1))

@@ -17,10 +17,10 @@ import toys
 from replay import Replay
 from torch import Tensor
 
-from outrider.core.drafting import Committed, DraftState
+from outrider.core.drafting import Committed, DeviceContext, DraftState, InFlight
 from outrider.core.drafting.files import DraftFiles
 from outrider.core.drafting.layers import DraftLayers, Layout, Rows, WeightReader, load_layers
-from outrider.core.drafting.state import Scratch
+from outrider.core.drafting.state import Scratch, Window, Work
 from outrider.core.formats.tensor_checkpoint import TensorCheckpoint
 from outrider.core.model.families.spec import AttentionSpec, TargetSpec
 from outrider.core.model.kernels import ops
@@ -256,3 +256,52 @@ def test_one_graph_serves_every_length(target: TargetModel) -> None:
         counts.append(0 if graphs is None else graphs.count)
     assert state.captured == (graphs is not None)
     assert counts[0] == counts[5] and counts[-1] <= 2  # more only where a pass reads another step of the memory
+
+
+# ---------------------------------------------------------------------------------------------------- in flight
+
+
+def context(length: int, flying: InFlight | None) -> DeviceContext:
+    return DeviceContext(IDS[:length].tolist(), 1, flying, lambda logits, depths: logits.argmax(-1), "key")
+
+
+def last_and_next(state: DraftState, made: DraftLayers, x: Tensor) -> Work:
+    """What the newest row gives, and one guess behind it."""
+
+    def work(newest: Tensor, scratch: Scratch, window: Window) -> tuple[Tensor, Tensor, Tensor]:
+        return newest, made(x, scratch.line(1), state.rows), window.root
+
+    return work
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_a_round_in_flight_is_drafted_behind_before_it_is_read(target: TargetModel, gap: bool) -> None:
+    """Its rows become true with it, without another pass; where something else became true, they are written anew."""
+    state, guess = follower(target), torch.randn(1, layers.WIDTH, generator=RANDOM)
+    work, unknown = last_and_next(state, one_layer(target), guess), range(4, 9) if gap else ()
+    tell(state, IDS, 0, 5)
+    tell(state, IDS, 5, 10, known=not gap)
+    tell(state, IDS, 10, 18)
+    if target.graphs is None:
+        assert state.draft_ahead(context(18, None), "one", work, rows=1) is None
+        return
+
+    def check(length: int, flying: InFlight | None) -> None:
+        made = state.draft_ahead(context(length, flying), "one", work, rows=1)
+        assert made is not None
+        stop = length if flying is None else length + int(flying.count)
+        same(made[0], want(IDS[:stop], unknown))
+        same(made[1], want(IDS[:stop], unknown, guess))
+        assert made[2].tolist() == [IDS[stop - 1]]
+
+    check(18, None)
+    flying = InFlight(18, torch.cat((IDS[18:20], OTHERS[:1])), torch.tensor([2]), STATES[17:20])
+    check(18, flying)
+    flying.taken = 2
+    tell(state, IDS, 18, 20)
+    assert pairs.positions(state) == [position for position in range(19) if position not in unknown]
+    same(state.feed(), want(IDS[:20], unknown))
+    check(20, InFlight(20, torch.cat((IDS[20:21], OTHERS[:2])), torch.tensor([1]), STATES[19:22]))
+    tell(state, torch.cat((IDS[:20], OTHERS[20:])), 20, 23)  # the round did not happen
+    same(state.feed(), want(torch.cat((IDS[:20], OTHERS[20:]))[:23], unknown))
+    assert not state.ready(22) and state.draft_ahead(context(22, None), "one", work, rows=1) is None
