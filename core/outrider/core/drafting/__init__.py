@@ -1,4 +1,4 @@
-"""What a drafting method is written against. Importing this package loads no torch; most names that come lazily do."""
+"""What a drafting method is written against. Importing this package loads no torch; `chain`, `layers` and `state` do."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -62,7 +62,7 @@ class Medusa:
         except ModelError as error:  # something else lies there
             return Match(Fit.NO, error.message.rstrip("."), weights=str(path))
         with closing(files):
-            problem = files.misfit(model) or (files.files.stranger(model) and "it comes with another tokenizer")
+            problem = files.misfit(model) or (files.source.stranger(model) and "it comes with another tokenizer")
             if problem:
                 return Match(Fit.NO, f"{path.name} does not fit {model.name}: {problem}", weights=str(path))
             reason = f"{path.name}: {files.heads} {files.label} heads"

@@ -55,7 +55,7 @@ class HeadFiles(ABC):
     kind = ""
 
     def __init__(self, files: DraftFiles) -> None:
-        self.files, self.config, self.where, self.told = files, files.config, files.path, files.settings
+        self.source, self.config, self.where, self.told = files, files.config, files.path, files.settings
         self._names = files.holds.difference(self.beside)
         self.heads, self.layers = self._count()
         self.vocab, self.width = self._sizes()
@@ -102,11 +102,11 @@ class HeadFiles(ABC):
 
     def load(self, name: str) -> Tensor:
         """One tensor, as stored. Raises BrokenFileError if it holds numbers that are not finite."""
-        return self.files.load(name)
+        return self.source.load(name)
 
     def close(self) -> None:
         """Let go of the files."""
-        self.files.close()
+        self.source.close()
 
     @abstractmethod
     def block(self, head: int, layer: int) -> str:
@@ -133,7 +133,7 @@ class HeadFiles(ABC):
 
     def _size(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, () if there is none of that name."""
-        return self.files.size(name)
+        return self.source.size(name)
 
     def _strange(self, names: Sequence[str]) -> ModelError:
         what = f"a tensor {min(names)}, which no {self.kind} head has" if names else f"no {self.kind} heads"
@@ -157,7 +157,7 @@ class MedusaFiles(HeadFiles):
 
     def words(self) -> Tensor | None:
         """The target's ids [Vd] that tied heads know; None: all. Raises BrokenFileError."""
-        return self.files.words(self.vocab) if self.tied and "d2t" in self.files.holds else None
+        return self.source.words(self.vocab) if self.tied and "d2t" in self.source.holds else None
 
     def block(self, head: int, layer: int) -> str:
         """Name of a layer of a head."""

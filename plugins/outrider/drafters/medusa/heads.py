@@ -251,7 +251,7 @@ def read_heads(files: HeadFiles, target: Target) -> Speaker:
 
 
 def _medusa(files: MedusaFiles, target: Target) -> MedusaHeads:
-    read = WeightReader(files.files, None, target, prefix="")
+    read = WeightReader(files.source, None, target, prefix="")
     output = _output(files, read) if files.tied else None
     heads = []
     for head in range(files.heads):
@@ -276,7 +276,7 @@ def _hydra(files: HydraFiles, target: Target) -> HydraHeads:
         raise ModelError(
             f"The Hydra heads want a state {files.offset} layers back, of {target.info.layers}.", "Correct it."
         )
-    read, heads = WeightReader(files.files, None, target, prefix=""), []
+    read, heads = WeightReader(files.source, None, target, prefix=""), []
     for head in range(files.heads):
         layers = [_linear(read, f"{files.block(head, layer)}.linear") for layer in range(files.layers)]
         shortcut = _linear(read, f"{files.block(head, 0)}.res_connection")

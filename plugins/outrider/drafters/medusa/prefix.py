@@ -39,5 +39,5 @@ class Prefix:
 
 def read_prefix(files: HydraFiles, target: Target, read: Callable[[Tensor], Tensor]) -> Prefix:
     """The layer of a set that has one, which fits the target. Raises ModelError, BrokenFileError for weights that are none."""
-    weights = WeightReader(files.files.below(PREFIX), files.spec(target.info), target, prefix="")
+    weights = WeightReader(files.source.below(PREFIX), files.spec(target.info), target, prefix="")
     return Prefix(read, load_layers(weights), weights.final_norm())
