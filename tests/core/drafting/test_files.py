@@ -58,15 +58,12 @@ def test_a_pickle_is_read_where_there_are_no_safetensors(tmp_path: Path) -> None
     write(tmp_path, tensors(4), "heads.pt")
     with open_draft(tmp_path, *published) as files:
         assert torch.equal(files.load("layers.0.mlp.up_proj.weight"), tensors(4)["layers.0.mlp.up_proj.weight"])
-    for name, seed in (
-        ("other.safetensors", 5),
-        ("heads.safetensors", 6),
-    ):  # a checkpoint, then the published file in it
-        write(tmp_path, tensors(seed), name)
-        if name == "other.safetensors":
-            with pytest.raises(ModelError):
-                open_draft(tmp_path / "nothing", *published)
+    write(tmp_path, tensors(5), "heads.safetensors")
+    write(tmp_path, tensors(6), "model.safetensors")
     with open_draft(tmp_path, *published) as files:
+        assert torch.equal(files.load("layers.0.mlp.up_proj.weight"), tensors(5)["layers.0.mlp.up_proj.weight"])
+    (tmp_path / "heads.safetensors").unlink()
+    with open_draft(tmp_path, *published) as files:  # a whole checkpoint
         assert torch.equal(files.load("layers.0.mlp.up_proj.weight"), tensors(6)["layers.0.mlp.up_proj.weight"])
 
 
