@@ -27,7 +27,7 @@ from outrider.core.drafting import (
     Target,
 )
 from outrider.core.drafting.files import DraftFiles
-from outrider.core.drafting.layers import DraftLayers, Layout, Linear, Norm, Rows, WeightReader, load_layers
+from outrider.core.drafting.layers import DraftLayers, Layout, Part, Rows, WeightReader, load_layers
 from outrider.core.drafting.state import Scratch, Window
 
 LONGEST = 16  # tokens of a draft
@@ -38,9 +38,9 @@ class Network:
     """The weights. They never change, so forks of a drafter share them."""
 
     target: Target
-    fuse: Linear  # 2 d -> d
+    fuse: Part  # 2 d -> d
     layers: DraftLayers
-    norm: Norm
+    norm: Part
     nbytes: int
 
     def states(self, hidden: Tensor) -> Tensor:

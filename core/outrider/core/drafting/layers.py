@@ -21,7 +21,6 @@ from torch import Tensor
 from outrider.core.base.errors import ModelError
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block, Mixer
-from outrider.core.model.blocks.norm import Norm
 from outrider.core.model.blocks.rope import rotate_
 from outrider.core.model.build import Builder
 from outrider.core.model.cache.layout import LOOSE, PassLayout, Tables, Tree
@@ -39,25 +38,10 @@ from .state import Scratch
 if TYPE_CHECKING:
     from outrider.core.model.kernels.forms import WeightFormat
 
+Part = Callable[[Tensor], Tensor]  # a linear layer or a norm [S, i] -> [S, o], or a table, ids [S] -> [S, o]
 # what `DraftState` hands to `run`, and a drafter on to its layers
 Rows = Sequence[KVCache]  # of all layers
 Layout = PassLayout  # of a pass
-
-__all__ = [  # with the types of what a reader gives
-    "BorrowedAttention",
-    "DraftLayers",
-    "Layout",
-    "Linear",
-    "Norm",
-    "ReducedHead",
-    "Rows",
-    "Table",
-    "Tables",
-    "WeightReader",
-    "block_layout",
-    "borrowing_spec",
-    "load_layers",
-]
 
 
 class WeightReader(Builder):
@@ -81,6 +65,10 @@ class WeightReader(Builder):
         self.target, self.files = target, files
         if prefix is not None:
             self.prefix = prefix
+
+    def lookup(self, rows: Tensor) -> Part:
+        """Rows [V, o] as a table."""
+        return Table(rows, self._dtype)
 
     def reduced_head(self, rows: int, *, tied: bool, scale: float = 1.0, cap: float | None = None) -> ReducedHead:
         """The head over the `rows` words of `d2t`; `tied`: its rows are the target's, and left out of the files."""
@@ -137,6 +125,10 @@ class DraftLayers:
             x = block.run(x, layout if one else layout[index], state, self.spec, None if index else entry)
             x = x if block.scalar is None else x * block.scalar
         return x
+
+    def at(self, position: int, target: Target) -> Layout:
+        """Of a pass of one row that stands at `position`."""
+        return PassLayout(position, 1, self.tables, target.dtype, target.device)
 
     def each(self, x: Tensor, layout: Layout, rows: Rows) -> list[Tensor]:
         """What every layer makes of the same [S, d]."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outrider.core.drafting import Target
 from outrider.core.drafting.files import DraftFiles
-from outrider.core.drafting.layers import ReducedHead, Table, WeightReader, load_layers
+from outrider.core.drafting.layers import Part, ReducedHead, WeightReader, load_layers
 
 from . import format
 from .format import Plan
@@ -51,7 +51,7 @@ class _Builder:
             layers=layers,
             norm=read.norm("norm"),
         )
-        before = Table(self._tensor(format.W1, self._vocab, plan.markov), read.form.dtype) if plan.markov else None
+        before = read.lookup(self._tensor(format.W1, self._vocab, plan.markov)) if plan.markov else None
         follower: Markov | Selector | None = self._selector() if plan.selector else None
         if before is not None:
             bias = self._tensor(format.W2, plan.reduced or self._vocab, plan.markov)
@@ -89,7 +89,7 @@ class _Builder:
         query = self.read.linear(format.QUERY.removesuffix(".weight"), rank, self.plan.spec.width)
         return Selector(before, after, query, self.plan.candidates)
 
-    def _confidence(self, before: Table | None) -> Confidence | None:
+    def _confidence(self, before: Part | None) -> Confidence | None:
         plan = self.plan
         if not plan.sure:
             return None

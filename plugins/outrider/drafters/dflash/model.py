@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from outrider.core.drafting import Target
-from outrider.core.drafting.layers import DraftLayers, Layout, Linear, Norm, Rows, block_layout
+from outrider.core.drafting.layers import DraftLayers, Layout, Part, Rows, block_layout
 from outrider.core.drafting.state import DraftState, Scratch
 
 from .format import Plan, Sight
@@ -28,7 +28,7 @@ class Conv:
     """Two short convolutions over the block, one before and one behind a mixer; both kernels come from what goes in."""
 
     base: Tensor  # [2, taps, d]
-    projection: Linear  # d -> 2 taps groups
+    projection: Part  # d -> 2 taps groups
 
     def around(self, u: Tensor, mixer: Callable[[Tensor], Tensor]) -> Tensor:
         """[B, d] -> [B, d]."""
@@ -64,10 +64,10 @@ class Network:
     """The weights, and how they run."""
 
     plan: Plan
-    fuse: Linear  # P d -> d
-    fuse_norm: Norm
+    fuse: Part  # P d -> d
+    fuse_norm: Part
     layers: DraftLayers
-    norm: Norm
+    norm: Part
 
     @property
     def loose(self) -> bool:

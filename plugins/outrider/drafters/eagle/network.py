@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Target
 from outrider.core.drafting.files import DraftFiles
-from outrider.core.drafting.layers import DraftLayers, Layout, Linear, Norm, Rows, Tables, WeightReader, load_layers
+from outrider.core.drafting.layers import DraftLayers, Layout, Part, Rows, WeightReader, load_layers
 
 from .format import AGAIN, EMBED_NORM, HIDDEN_NORM, OTHER, Container
 
@@ -26,7 +26,7 @@ SAMPLE, NEAR = 64, 0.1  # rows of an embedding that are compared, and how much o
 class Mixed:
     """EAGLE-1: embedding and state become one row through `fc`."""
 
-    fc: Linear  # 2 d -> d
+    fc: Part  # 2 d -> d
     final: Callable[[Tensor], Tensor]  # the target's norm
 
     def fuse(self, states: Tensor) -> Tensor:
@@ -43,12 +43,12 @@ class Mixed:
 class Paired:
     """EAGLE-3: several states become one through `fc`; attention reads it beside the embedding."""
 
-    fc: Linear | None  # n D -> d
-    each: tuple[Norm, ...]  # of every state (EAGLE-3.1), or none
-    whole: Norm | None  # of all states side by side
+    fc: Part | None  # n D -> d
+    each: tuple[Part, ...]  # norms of every state (EAGLE-3.1), or none
+    whole: Part | None  # norm of all states side by side
     final: Callable[[Tensor], Tensor] | None  # the target's norm, where the one state is read behind it
-    before_embedding: Norm | None
-    before_state: Norm
+    before_embedding: Part | None  # norm
+    before_state: Part  # norm
     norm_first: bool  # the residual takes the normed state
 
     def fuse(self, states: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class Network:
     embed: Callable[[Tensor], Tensor]  # ids [S] -> [S, d]
     entry: Mixed | Paired
     layers: DraftLayers
-    norm: Norm | None
+    norm: Part | None
     head: Callable[[Tensor], Tensor]  # [S, d] -> [S, Vd]
     words: Tensor | None  # [Vd] ids of the target; None: the same ids
     mask: Mask | None
@@ -92,7 +92,7 @@ class Network:
     nbytes: int
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> Any:
         """Of its ropes."""
         return self.layers.tables
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Context, DeviceContext, DraftState, Target
-from outrider.core.drafting.layers import Linear, WeightReader
+from outrider.core.drafting.layers import Part, WeightReader
 from outrider.core.sampling.sample import in_target_ids
 
 from .format import AGAIN, HeadFiles, HydraFiles, MedusaFiles
@@ -67,9 +67,9 @@ class Speaker(Protocol):
 class Head(NamedTuple):
     """One head."""
 
-    layers: tuple[Linear, ...]  # the first one takes what the head sees, the others d -> d
+    layers: tuple[Part, ...]  # the first one takes what the head sees, the others d -> d
     out: Callable[[Tensor], Tensor]  # d -> V
-    shortcut: Linear | None = None  # around the first layer
+    shortcut: Part | None = None  # around the first layer
 
     def __call__(self, x: Tensor) -> Tensor:
         """What the head sees [r, ...] -> logits [r, V]."""
@@ -297,6 +297,6 @@ def _as_it_is(state: Tensor) -> Tensor:
     return state
 
 
-def _linear(read: WeightReader, name: str) -> Linear:
+def _linear(read: WeightReader, name: str) -> Part:
     """A layer of the size that it is stored in, which the files have been checked for."""
     return read.linear(name, *read.files.shape(f"{name}.weight"), bias=read.has(f"{name}.bias"))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from outrider.core.drafting import DraftState, Target
-from outrider.core.drafting.layers import DraftLayers, Layout, Norm, Rows, WeightReader, load_layers
+from outrider.core.drafting.layers import DraftLayers, Layout, Part, Rows, WeightReader, load_layers
 
 from .format import PREFIX, HydraFiles
 
@@ -26,7 +26,7 @@ class Prefix:
 
     read: Callable[[Tensor], Tensor]  # states as the target gives them -> as the layer wants them
     layers: DraftLayers  # one
-    norm: Norm
+    norm: Part
 
     def new_state(self, target: Target) -> DraftState:
         """Of a new conversation; a pass gives what heads read behind the newest row, [1, d]."""

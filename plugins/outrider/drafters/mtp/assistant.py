@@ -27,9 +27,7 @@ from outrider.core.drafting.layers import (
     BorrowedAttention,
     DraftLayers,
     Layout,
-    Linear,
-    Norm,
-    Table,
+    Part,
     WeightReader,
     borrowing_spec,
     load_layers,
@@ -53,10 +51,10 @@ UNREAD = (
 class Clusters:
     """A head that scores only the tokens of the best clusters; all others get one less than the worst of these."""
 
-    centroids: Linear  # h -> clusters
+    centroids: Part  # h -> clusters
     members: Tensor  # [clusters, V / clusters] ids
     top: int
-    vectors: Table  # [V, h]
+    vectors: Part  # [V, h]
 
     def __call__(self, x: Tensor) -> Tensor:
         """[1, h] -> [1, V]."""
@@ -70,12 +68,12 @@ class Clusters:
 class Parts:
     """Weights of an assistant."""
 
-    before: Linear  # 2 d -> h
+    before: Part  # 2 d -> h
     layers: DraftLayers
     readings: tuple[BorrowedAttention, ...]  # of the layers
-    norm: Norm
-    head: Linear | Clusters
-    after: Linear  # h -> d
+    norm: Part
+    head: Part | Clusters
+    after: Part  # h -> d
 
 
 class Assistant:
@@ -145,7 +143,7 @@ class Assistant:
                 stop += self._refused if window else min(1, self._refused)
                 start = max(first, stop - window - 1) if window else first
             reading.keys, reading.values = (part[:, start - first : stop - first] for part in (keys, values))
-        return Layout(position, 1, self._parts.layers.tables, self._target.dtype, self._target.device)
+        return self._parts.layers.at(position, self._target)
 
     @torch.inference_mode()
     def _pass(self, token: int, state: Tensor, where: Layout) -> tuple[Tensor, Tensor]:
@@ -198,7 +196,7 @@ def _build(target: Target, files: DraftFiles) -> Parts:
     return parts
 
 
-def _clusters(read: WeightReader, vectors: Table) -> Clusters | None:
+def _clusters(read: WeightReader, vectors: Part) -> Clusters | None:
     """The head by clusters, where the config asks for it."""
     files, spec, name = read.files, read.spec, "masked_embedding.token_ordering"
     config = DraftConfig(files.config, f"{files.name}: the config", OTHER)

@@ -31,7 +31,7 @@ def load(target: Target, files: DraftFiles, options: Mapping[str, object]) -> Ch
             f"{files.name} has a prediction layer of another kind: nothing is known of its tensor {min(left)}.",
             "Take another drafter, or open an issue with the model's name.",
         )
-    return Chain(target, layers, first.tables, raw=chosen["state"] == "raw", prenorm=chosen["feedback"] == "prenorm")
+    return Chain(target, layers, raw=chosen["state"] == "raw", prenorm=chosen["feedback"] == "prenorm")
 
 
 def _layer(read: WeightReader, layout: Layout, index: int, layer: DraftLayers) -> Layer:

@@ -29,7 +29,7 @@ from outrider.core.drafting import (
     Shape,
     Target,
 )
-from outrider.core.drafting.layers import DraftLayers, Layout, Linear, Norm, Rows, Tables
+from outrider.core.drafting.layers import DraftLayers, Layout, Part, Rows
 from outrider.core.drafting.state import DraftState, Outputs, Scratch, Window
 
 MOST = 16  # tokens of a draft of one layer
@@ -40,10 +40,10 @@ class Layer:
     """One prediction layer."""
 
     layers: DraftLayers  # one
-    embed_norm: Norm
-    hidden_norm: Norm
-    mix: Linear  # 2 d -> d
-    out_norm: Norm
+    embed_norm: Part
+    hidden_norm: Part
+    mix: Part  # 2 d -> d
+    out_norm: Part
     hidden_first: bool
 
     @property
@@ -72,9 +72,7 @@ class Chain:
     `raw`: the target's states are taken before its final norm, `prenorm`: outputs are fed back before `out_norm`.
     """
 
-    def __init__(
-        self, target: Target, layers: Sequence[Layer], tables: Tables, *, raw: bool = False, prenorm: bool = False
-    ) -> None:
+    def __init__(self, target: Target, layers: Sequence[Layer], *, raw: bool = False, prenorm: bool = False) -> None:
         self._raw, self._prenorm = raw, prenorm
         self._target, self._layers = target, tuple(layers)
         depth = MOST if len(layers) == 1 else len(layers)
@@ -82,7 +80,9 @@ class Chain:
         self.shape = Shape(nodes=depth, depth=depth)
         mixers = [layer.block.mixer for layer in layers]
         between = [Outputs(target.info.width)] * (len(layers) - 1)  # what each further layer reads
-        self._state = DraftState(target, [*mixers, *between], tables, self._read, partial(self._run, 0))
+        self._state = DraftState(
+            target, [*mixers, *between], layers[0].layers.tables, self._read, partial(self._run, 0)
+        )
         self._later = [0] * (len(layers) - 1)  # rows fed to each further layer
         self._origin = 0  # the position of their first
         self.device = self._state.captured
