@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import pytest
 import toys
-from replay import Replay
+from replay import HOST, Replay
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from outrider.core.decode.round_result import RoundResult
 from outrider.core.decode.rounds import Rounds
@@ -39,29 +41,48 @@ class Ride(NamedTuple):
         return sum(done.ahead for done in self.rounds[1:]) / max(1, len(self.rounds) - 1)
 
 
+class Reads(TorchDispatchMode):
+    """Counts how often a tensor is asked for a value, but for the one report of each round."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += any(word in func._schema.name for word in HOST)
+        return func(*args, **(kwargs or {}))
+
+
 class Rides:
     """Makes answers and keeps their rounds."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr("outrider.core.model.graph_runner.LEAST_END", 32)
         self._rounds: list[RoundResult] = []
+        self.reads, self.counting = Reads(), False
         run = Rounds.run
 
         def watched(rounds: Rounds, drafter: ActiveDrafter | None, budget: int) -> RoundResult:
-            self._rounds.append(run(rounds, drafter, budget))
+            with self.reads if self.counting else nullcontext():
+                self._rounds.append(run(rounds, drafter, budget))
             return self._rounds[-1]
 
         patch.setattr(Rounds, "run", watched)
 
     def __call__(
-        self, talk: ChatCache, drafter: Drafter | None, settings: Settings, tokens: int = 4, limit: int | None = 40
+        self, talk: ChatCache, drafter: Drafter | None, settings: Settings, tokens: int = 4, limit: int | None = 24
     ) -> Ride:
         """One answer with a drafter, or without."""
-        self._rounds.clear()
         notes: list[str] = []
         guarded = None if drafter is None else toys.guard(drafter, notes=notes)
-        told = toys.answer(talk, PROMPT, guarded, settings=settings, tokens=tokens, limit=limit)
+        made = self.answer(talk, PROMPT, guarded, settings=settings, tokens=tokens, limit=limit)
         assert not notes
+        return made
+
+    def answer(self, talk: ChatCache, prompt: Sequence[int], drafters: Any, **how: Any) -> Ride:
+        """As `toys.answer`."""
+        self._rounds.clear()
+        told = toys.answer(talk, prompt, drafters, **how)
         return Ride(told.token_ids, list(self._rounds))
 
 
@@ -82,12 +103,14 @@ def same(rides: Rides, target: TargetModel, make: Make, tokens: int = 4) -> None
         whole = sum(done.asked == tokens for done in host.rounds)  # at the end the host asks for no more than is wanted
         there = captured(target)
         talk, drafter = ChatCache(there), make(there)
-        for _ in range(2):
+        for rides.counting in (False, True):
             got = rides(talk, drafter, settings, tokens)
             assert got.text == host.text == plain.text
             assert got.drafts[:whole] == host.drafts[:whole]
             assert all(done.on_device for done in got.rounds[:-1])
             assert got.ahead > 0.9
+        assert rides.reads.count <= 1  # the last round of an answer may be drafted by the host
+        rides.counting, rides.reads.count = False, 0
         assert there.graphs is not None and there.graphs.trouble is None
         accepted |= any(0 < done.accepted < done.proposed for done in host.rounds)
     assert accepted

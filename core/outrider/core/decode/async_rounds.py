@@ -88,6 +88,7 @@ class AsyncRounds:
         self._sampling = lane.shared.setdefault("sampling", SamplingTensors.on(self._device))
         self._sampling.set(sampler.settings, sampler.noise)
         self._in_flight: deque[Launched] = deque()
+        self._began = _Mark(self._device)  # the newest draft of the device
         self._read: float | None = None  # the clock when the last round was read, while others are in flight
 
     @staticmethod
@@ -127,21 +128,19 @@ class AsyncRounds:
         self._run(captured, draft, listener, None, [began, began])
 
     @torch.inference_mode()
-    def launch_drafted(
-        self, tokens: Tokens, listener: ActiveDrafter, author: GuardedDrafter, nodes: int, *, trees: bool
-    ) -> bool:
-        """Launch a round that `author`, of `listener`, drafts on the device; False where that has to be asked on the host."""
-        began = _Mark(self._device)
+    def draft(self, tokens: Tokens, listener: ActiveDrafter, author: GuardedDrafter, nodes: int) -> DraftTree | None:
+        """What `author`, of `listener`, drafts on the device for the next round; None where it has to be asked on the host."""
+        self._began = _Mark(self._device)
         self._seek(tokens)
-        draft = author.propose_device(
-            DeviceContext(tokens, nodes, self._seen_by(listener, author, len(tokens)), self._choose, self._kind)
-        )
-        if draft is None or not (trees or draft.parents is None):
-            return False
+        flying = self._seen_by(listener, author, len(tokens))
+        return author.propose_device(DeviceContext(tokens, nodes, flying, self._choose, self._kind))
+
+    @torch.inference_mode()
+    def launch_drafted(self, draft: DraftTree, listener: ActiveDrafter, author: GuardedDrafter) -> None:
+        """Launch the round of what `draft` gave."""
         captured = self._captured(1 + len(draft), listener, line=draft.parents is None)
         captured.inputs.place(draft.tokens, draft.parents)
-        self._run(captured, draft, listener, author, [began, _Mark(self._device)])
-        return True
+        self._run(captured, draft, listener, author, [self._began, _Mark(self._device)])
 
     def _seen_by(self, listener: ActiveDrafter, author: GuardedDrafter, length: int) -> InFlight | None:
         """What will become true behind `length` tokens, as the drafter of the next round sees it; None: nothing is in flight."""

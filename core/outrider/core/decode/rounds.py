@@ -17,7 +17,7 @@ import torch
 
 from outrider.core.drafting.contract import Committed, Context
 from outrider.core.drafting.read_only import Tokens
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.registry import ActiveDrafter, GuardedDrafter
 from outrider.core.model.decoder import Pass
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.accept import NO_DRAFT, accept
@@ -47,6 +47,7 @@ class Rounds:
         self._seen = Tokens(tokens)  # by drafters
         self._ahead = ahead
         self._async = AsyncRounds.of(target.lane, sampler)
+        self._on_host = set[str]()  # whose drafts of the device are trees, which this target does not take
         self._broken = False  # whether the last draft of the device was no numbers, so that the host is to look into it
 
     def run(self, drafter: ActiveDrafter | None, budget: int) -> RoundResult:
@@ -68,6 +69,14 @@ class Rounds:
         done.total_s = done.draft_s + done.verify_s + done.advance_s
         done.asked, done.ahead = len(done.draft) if launched else budget, launched
         return done
+
+    @property
+    def in_flight(self) -> tuple[str, int] | None:
+        """Who drafted the round that was launched already, and how many tokens; "none", 0 for a plain one."""
+        if not self._async:
+            return None
+        launched = self._async.oldest
+        return launched.author.name if launched.author is not None else "none", len(launched.draft)
 
     def propose(self, drafter: ActiveDrafter | None, budget: int) -> DraftTree:
         """What is to be verified: of a tree that the target cannot take, the line of its first children."""
@@ -161,8 +170,7 @@ class Rounds:
         self._broken = False
         if self._async is None or drafter is None or author is None:
             return False
-        nodes = min(budget, author.shape.nodes)
-        return self._async.launch_drafted(self._seen, drafter, author, nodes, trees=self.target.trees)
+        return self._launch(self._async, drafter, author, budget)
 
     def _launch_next(self, rounds: AsyncRounds, drafter: ActiveDrafter | None) -> None:
         """Launch the round behind the newest one, if nothing of it is left to the host."""
@@ -172,11 +180,22 @@ class Rounds:
         name, nodes = next_round
         author = None if drafter is None or not nodes else drafter.on_device(name)
         if drafter is not None and author is not None and not self._broken:
-            nodes = min(nodes, author.shape.nodes, self.target.most - 1)
-            if rounds.fits(nodes, self.target.context):
-                rounds.launch_drafted(self._seen, drafter, author, nodes, trees=self.target.trees)
+            self._launch(rounds, drafter, author, nodes)
         elif not nodes and rounds.fits(0, self.target.context):
             rounds.launch(self.tokens, NO_DRAFT, drafter)
+
+    def _launch(self, rounds: AsyncRounds, drafter: ActiveDrafter, author: GuardedDrafter, nodes: int) -> bool:
+        """Launch a round that `author` drafts on the device, if it can and there is room."""
+        nodes = min(nodes, author.shape.nodes, self.target.most - 1)
+        if author.name in self._on_host or (rounds and not rounds.fits(nodes, self.target.context)):
+            return False
+        draft = rounds.draft(self._seen, drafter, author, nodes)
+        if draft is not None and draft.parents is not None and not self.target.trees:
+            self._on_host.add(author.name)
+            return False
+        if draft is not None:
+            rounds.launch_drafted(draft, drafter, author)
+        return draft is not None
 
     def _commit(self, drafter: ActiveDrafter | None, done: RoundResult, *, known: bool = True) -> None:
         """The round's tokens become part of the conversation, and the drafter hears of them; `known`: it was its own round."""

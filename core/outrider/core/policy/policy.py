@@ -79,6 +79,8 @@ class Policy:
         self._parked = Choice("silent")  # what was said when nobody rode last
         self._runs = PlainRuns()
         self._ahead = DraftsAhead()
+        self._metered = False  # whether the next round is to be a plain one for the meter
+        self._own = Choice("silent")  # the best in the last round that was thought about, offers of free drafters apart
 
     # ------------------------------------------------------------------ choosing
 
@@ -158,21 +160,25 @@ class Policy:
         """Who will draft in the next round and how many tokens, 0 for a plain one, so that it may be launched before this one is
         read; None where that has to be waited for.
 
-        Rounds of rest and of the meter are known beforehand. Otherwise all goes on as it is, unless a probe is due, or what free
-        drafters may offer is worth more than the wait.
+        Rounds of rest and of the meter are known beforehand. Otherwise whoever was best in the last round that was thought about
+        goes on, unless a probe is due, or what free drafters may offer is worth more than the wait.
         """
-        chosen = self.chosen
+        chosen, own = self.chosen, self._own
         if self._now.pinned is not None:
             return chosen.name, chosen.tokens
         if not self.costs.known:
             return None
-        if (chosen.what == "rest" and self._resting.left) or self.meter.due(self._plain_cost(context), context):
+        self._metered = self.meter.due(self._plain_cost(context), context)
+        if self._metered or (chosen.what == "rest" and self._resting.left):
             return NONE, 0
-        if any(arm.wait + 1 >= arm.gap and not arm.dear for arm in self._arms.values()):
+        due = {name for name, arm in self._arms.items() if arm.wait + 1 >= arm.gap and not arm.dear}
+        if due and not (self._riding and due == {own.name}):
             return None
-        if not chosen.tokens:
+        if not chosen.tokens and not (self._riding and chosen.what == "meter"):
             return (NONE, 0) if self._runs.go_on else None
-        return (chosen.name, chosen.tokens) if chosen.what == "ride" and self._ahead.pays else None
+        if not own.tokens or own.gain < STAY or not self._ahead.pays:
+            return None
+        return own.name, _further(own.tokens) if due else own.tokens
 
     def launched(self, name: str, tokens: int) -> None:
         """The round at hand was launched before it was chosen, with a draft of so many tokens; 0: as a plain one.
@@ -187,6 +193,8 @@ class Policy:
             arm.wait = arm.gap = max(PROBE_FIRST, arm.gap // 2)
         if tokens:
             self.chosen = Choice("ride", name, tokens)
+        elif self._metered:
+            self.chosen = Choice("meter")
         elif chosen.tokens:
             self.chosen = self._parked
             self._runs.missed()
@@ -221,9 +229,9 @@ class Policy:
         made = [self._best(one) for one in able]
         best = max(made, key=_GAIN)
         plain = self.costs.of(1, self._now.context)
-        self._ahead.looked(
-            best.gain, max((one.gain for one, who in zip(made, able, strict=True) if not who.offer), default=1.0)
-        )
+        asked = [choice for choice, one in zip(made, able, strict=True) if one.offer is None]
+        self._own = max(asked, key=_GAIN, default=Choice("silent"))
+        self._ahead.looked(best.gain, self._own.gain)
         good = not self._now.park or best.gain >= (STAY if self._riding else MARGIN)
         rate = (best.gain if good else 1.0) / plain
         probe = self._probe(able, made, best if good else None, rate)
@@ -300,8 +308,7 @@ class Policy:
                     arm.away = min(AWAY, arm.gap - arm.wait - 1)
                 continue
             if best is not None and choice.name == best.name:
-                further = min(one.most, next((k for k in LADDER if k > choice.tokens), choice.tokens))
-                choice = self._at(one, further, arm)
+                choice = self._at(one, min(one.most, _further(choice.tokens)), arm)
             spent = self._lost(choice, rate) + one.behind * self.costs.drafting(one.name).behind + self._probed
             arm.dear = not arm.won and spent > SHARE * self._decoded + ALLOWANCE * self.costs.of(1)
             if arm.dear:
@@ -439,6 +446,11 @@ class Policy:
         if arm is None:
             arm = self._arms[name] = _Arm()
         return arm
+
+
+def _further(tokens: int) -> int:
+    """The next longer draft."""
+    return next((k for k in LADDER if k > tokens), tokens)
 
 
 def _usual(arm: _Arm, phase: str, most: int) -> list[float]:

@@ -218,6 +218,8 @@ class Answer:
                 drafter = None
             began, behind = time.perf_counter(), len(self.talk.tokens)
             choice = self._decide(rounds, drafter, room)
+            if rounds.in_flight is not None:
+                self.policy.launched(*rounds.in_flight)
             deciding = time.perf_counter() - began
             done = rounds.run(drafter, choice.tokens)
             if (
@@ -293,8 +295,6 @@ class Answer:
 
         `drafter` is the one whose cost it tells, None where that says nothing.
         """
-        if done.ahead:
-            self.policy.launched(done.drafter, done.proposed)
         if done.proposed and drafter is not None and (done.on_device or not isinstance(drafter, Composite)):
             self.policy.learn(Drafted(done.drafter, done.proposed, done.draft_s))
         if done.proposed and done.from_exit:
