@@ -329,14 +329,14 @@ def test_output_that_is_not_a_number_is_no_draft(home: Path) -> None:
     for kind, tree in itertools.product(files.KINDS, (False, True)):
         talk = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
         draft = rider(home / f"{kind}{VOCAB}", talk.target, tree=tree)
-        spoil(draft._parts.network.norm.weight)
+        spoil(draft._parts.network.norm.weight)  # type: ignore[attr-defined]
         notes: list[str] = []
         report = toys.answer(talk, PROMPT, toys.guard(draft, notes=notes), limit=4)
         assert (report.proposed, notes) == (0, [])
     follower = rider(home / f"dspark{VOCAB}", toys.target(vocab=VOCAB))
     follower.advance(Committed(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
     assert isinstance(follower._parts.follower, Markov)
-    spoil(follower._parts.follower.bias.weight)
+    spoil(follower._parts.follower.bias.weight)  # type: ignore[attr-defined]
     assert follower.propose(pairs.context(PROMPT, 4)) is None
 
 

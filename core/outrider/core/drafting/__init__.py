@@ -1,4 +1,4 @@
-"""What a drafting method is written against. Importing this package loads no torch; `ChainSampler` and `DraftState` do."""
+"""What a drafting method is written against. Importing this package loads no torch; `chain`, `layers` and `state` do."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ from .contract import (
 
 if TYPE_CHECKING:
     from .chain import ChainSampler
+    from .files import DraftFiles, open_draft
+    from .layers import DraftLayers, WeightReader, load_layers
     from .state import DraftState
 
 __all__ = [
@@ -37,6 +39,8 @@ __all__ = [
     "DeviceContext",
     "DeviceDrafter",
     "Draft",
+    "DraftFiles",
+    "DraftLayers",
     "DraftState",
     "Drafter",
     "Fit",
@@ -49,9 +53,20 @@ __all__ = [
     "Stateless",
     "Stream",
     "Target",
+    "WeightReader",
+    "load_layers",
+    "open_draft",
 ]
 
-_LAZY = {"ChainSampler": "chain", "DraftState": "state"}
+_LAZY = {
+    "ChainSampler": "chain",
+    "DraftFiles": "files",
+    "DraftLayers": "layers",
+    "DraftState": "state",
+    "WeightReader": "layers",
+    "load_layers": "layers",
+    "open_draft": "files",
+}
 
 
 def __getattr__(name: str) -> Any:

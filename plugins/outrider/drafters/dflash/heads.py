@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.core.model.kernels.linear import Linear, Table
+from outrider.core.drafting.layers import Part
 
 Follow = Callable[[int, Tensor], Tensor]  # (slot, id before it [1]) -> logits [Vd]
 
@@ -23,8 +23,8 @@ Follow = Callable[[int, Tensor], Tensor]  # (slot, id before it [1]) -> logits [
 class Markov:
     """DSpark."""
 
-    before: Table  # [V, r]
-    bias: Linear  # r -> Vd
+    before: Part  # [V, r]
+    bias: Part  # r -> Vd
 
     def follow(self, hidden: Tensor, logits: Tensor) -> Follow:
         """For slot states [n, d] and logits [n, Vd]."""
@@ -37,7 +37,7 @@ class Confidence:
 
     weight: Tensor  # [d] or [d + r]
     bias: Tensor | None  # [1]
-    before: Table | None  # [V, r], where it looks at the token before
+    before: Part | None  # [V, r], where it looks at the token before
 
     def logit(self, hidden: Tensor, previous: Tensor) -> Tensor:
         """For the slot state [d] and the id before it [1]: [1]."""
@@ -56,7 +56,7 @@ class Selector:
 
     before: Tensor  # [V, r]
     after: Tensor  # [V, r]
-    query: Linear  # d -> r
+    query: Part  # d -> r
     count: int  # candidates of a slot
 
     def follow(self, hidden: Tensor, logits: Tensor) -> Follow:

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import Context, DeviceContext, DraftState, Target
-from outrider.core.model.kernels.forms import kept
-from outrider.core.model.kernels.linear import Linear
+from outrider.core.drafting.layers import Part, WeightReader
 from outrider.core.sampling.sample import in_target_ids
 
 from .format import AGAIN, HeadFiles, HydraFiles, MedusaFiles
@@ -68,9 +67,9 @@ class Speaker(Protocol):
 class Head(NamedTuple):
     """One head."""
 
-    layers: tuple[Linear, ...]  # the first one takes what the head sees, the others d -> d
+    layers: tuple[Part, ...]  # the first one takes what the head sees, the others d -> d
     out: Callable[[Tensor], Tensor]  # d -> V
-    shortcut: Linear | None = None  # around the first layer
+    shortcut: Part | None = None  # around the first layer
 
     def __call__(self, x: Tensor) -> Tensor:
         """What the head sees [r, ...] -> logits [r, V]."""
@@ -252,29 +251,24 @@ def read_heads(files: HeadFiles, target: Target) -> Speaker:
 
 
 def _medusa(files: MedusaFiles, target: Target) -> MedusaHeads:
-    output = _output(files, target) if files.tied else None
+    read = WeightReader(files.source, None, target, prefix="")
+    output = _output(files, read) if files.tied else None
     heads = []
     for head in range(files.heads):
-        layers = [_biased(files, f"{files.block(head, layer)}.linear", target) for layer in range(files.layers)]
-        out = output or kept(files.load(f"{files.out(head)}.weight"), None, target.beside)
-        heads.append(Head(tuple(layers), out))
+        layers = [_linear(read, f"{files.block(head, layer)}.linear") for layer in range(files.layers)]
+        heads.append(Head(tuple(layers), output or _linear(read, files.out(head))))
     return MedusaHeads(target, heads, output)
 
 
-def _output(files: MedusaFiles, target: Target) -> Output:
+def _output(files: MedusaFiles, read: WeightReader) -> Output:
     """The target's own output layer, or its rows of a reduced vocabulary."""
-    words = files.words()
+    words, target = files.words(), read.target
     if words is None:
         return Output(target.head)
     if len(words) < RANKS:
         raise ModelError(f"{files.where} knows {len(words)} words, and heads guess {RANKS} at a time.", AGAIN)
     words = words.to(target.device)
-    return Output(kept(target.rows(words), None, target.beside), words, _cap(files))
-
-
-def _cap(files: MedusaFiles) -> float | None:
-    key = "final_logit_softcapping"
-    return files.told.factor(key) if files.told.has(key) else None
+    return Output(read.own(target.rows(words)), words, files.told.optional_factor("final_logit_softcapping"))
 
 
 def _hydra(files: HydraFiles, target: Target) -> HydraHeads:
@@ -282,15 +276,15 @@ def _hydra(files: HydraFiles, target: Target) -> HydraHeads:
         raise ModelError(
             f"The Hydra heads want a state {files.offset} layers back, of {target.info.layers}.", "Correct it."
         )
-    heads = []
+    read, heads = WeightReader(files.source, None, target, prefix=""), []
     for head in range(files.heads):
-        layers = [_biased(files, f"{files.block(head, layer)}.linear", target) for layer in range(files.layers)]
-        shortcut = _biased(files, f"{files.block(head, 0)}.res_connection", target)
-        heads.append(Head(tuple(layers), _biased(files, files.out(head), target), shortcut))
-    read = _as_it_is if files.offset else target.norm
-    new_state = partial(newest_alone, target, read)
+        layers = [_linear(read, f"{files.block(head, layer)}.linear") for layer in range(files.layers)]
+        shortcut = _linear(read, f"{files.block(head, 0)}.res_connection")
+        heads.append(Head(tuple(layers), _linear(read, files.out(head)), shortcut))
+    normed = _as_it_is if files.offset else target.norm
+    new_state = partial(newest_alone, target, normed)
     if files.prefixed:
-        new_state = partial(read_prefix(files, target, read).new_state, target)
+        new_state = partial(read_prefix(files, target, normed).new_state, target)
     return HydraHeads(target, heads, files.offset, new_state)
 
 
@@ -303,6 +297,6 @@ def _as_it_is(state: Tensor) -> Tensor:
     return state
 
 
-def _biased(files: HeadFiles, name: str, target: Target) -> Linear:
-    bias = files.load(f"{name}.bias").to(target.device, target.dtype)
-    return kept(files.load(f"{name}.weight"), bias, target.beside)
+def _linear(read: WeightReader, name: str) -> Part:
+    """A layer of the size that it is stored in, which the files have been checked for."""
+    return read.linear(name, *read.files.shape(f"{name}.weight"), bias=read.has(f"{name}.bias"))

@@ -13,7 +13,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,13 +30,8 @@ from outrider.core.drafting import (
     Shape,
     Target,
 )
+from outrider.core.drafting.layers import DraftLayers, Layout, Part, Rows
 from outrider.core.drafting.state import DraftState, Outputs, Scratch, Window
-from outrider.core.model.blocks.block import Block
-from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.cache.layout import PassLayout, Tables
-from outrider.core.model.cache.states import KVCache
-from outrider.core.model.families.spec import TargetSpec
-from outrider.core.model.kernels.linear import Linear
 
 MOST = 16  # tokens of a draft of one layer
 
@@ -45,21 +40,24 @@ MOST = 16  # tokens of a draft of one layer
 class Layer:
     """One prediction layer."""
 
-    spec: TargetSpec
-    block: Block
-    embed_norm: Norm
-    hidden_norm: Norm
-    mix: Linear  # 2 d -> d
-    out_norm: Norm
+    layers: DraftLayers  # one
+    embed_norm: Part
+    hidden_norm: Part
+    mix: Part  # 2 d -> d
+    out_norm: Part
     hidden_first: bool
 
-    def __call__(self, embedded: Tensor, hidden: Tensor, where: PassLayout, state: object) -> Tensor:
+    @property
+    def block(self) -> Any:
+        """Its mixers and norms."""
+        return self.layers.blocks[0]
+
+    def __call__(self, embedded: Tensor, hidden: Tensor, where: Layout, rows: Rows) -> Tensor:
         """Embeddings of the next tokens and states, both [S, d] -> outputs [S, d], which the head reads behind `out_norm`."""
         parts = [self.embed_norm(embedded), self.hidden_norm(hidden)]
         if self.hidden_first:
             parts.reverse()
-        x = self.mix(torch.cat(parts, -1))
-        return self.block.run(x, where, state, self.spec)  # type: ignore[arg-type]
+        return self.layers(self.mix(torch.cat(parts, -1)), where, rows)
 
 
 class Made(NamedTuple):
@@ -75,9 +73,7 @@ class Chain:
     `raw`: the target's states are taken before its final norm, `prenorm`: outputs are fed back before `out_norm`.
     """
 
-    def __init__(
-        self, target: Target, layers: Sequence[Layer], tables: Tables, *, raw: bool = False, prenorm: bool = False
-    ) -> None:
+    def __init__(self, target: Target, layers: Sequence[Layer], *, raw: bool = False, prenorm: bool = False) -> None:
         self._raw, self._prenorm = raw, prenorm
         self._target, self._layers = target, tuple(layers)
         depth = MOST if len(layers) == 1 else len(layers)
@@ -85,7 +81,9 @@ class Chain:
         self.shape = Shape(nodes=depth, depth=depth)
         mixers = [layer.block.mixer for layer in layers]
         between = [Outputs(target.info.width)] * (len(layers) - 1)  # what each further layer reads
-        self._state = DraftState(target, [*mixers, *between], tables, self._read, partial(self._run, 0))
+        self._state = DraftState(
+            target, [*mixers, *between], layers[0].layers.tables, self._read, partial(self._run, 0)
+        )
         self._later = [0] * (len(layers) - 1)  # rows fed to each further layer
         self._origin = 0  # the position of their first
         self.device = self._state.captured
@@ -226,15 +224,15 @@ class Chain:
     def _run(
         self,
         depth: int,
-        memory: Sequence[KVCache],
+        memory: Rows,
         ids: Tensor,
         hidden: Tensor,
-        where: PassLayout,
+        where: Layout,
         newest: Tensor | slice,
     ) -> Made:
         """As `DraftState` runs it, through one layer; what is fed back is kept for the next one."""
         layer = self._layers[depth]
-        made = layer(self._target.embed(ids), hidden, where, memory[depth])
+        made = layer(self._target.embed(ids), hidden, where, memory[depth : depth + 1])
         read = layer.out_norm(made)
         back = made if self._prenorm else read
         if depth + 1 < len(self._layers):
