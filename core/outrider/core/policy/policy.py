@@ -96,8 +96,12 @@ class Policy:
         if plain is not None:
             self.chosen = plain
             return plain
-        there = [one for one in candidates() if one.most > 0]
-        able = [one for one in there if not self._away(one)]
+        there, able = False, list[Candidate]()
+        for one in candidates():
+            if one.most > 0:
+                there = True
+                if one.offer is not None or not self._away(one):
+                    able.append(one)
         if not able:
             self.chosen = self._parked if there else Choice("silent")
         elif now.pinned is not None:
@@ -176,7 +180,7 @@ class Policy:
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
         """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
         there = [one for one in candidates if one.most > 0]
-        made = [self._at(one, one.most, self._arms.get(one.name) or _Arm()) for one in there]
+        made = [self._lengths(one, self._arms.get(one.name) or _Arm(), self._now, one.most)[0] for one in there]
         return max(made, key=attrgetter("expected"), default=Choice("silent"))
 
     def pays(self, name: str, most: int = LADDER[5]) -> bool:
@@ -196,8 +200,8 @@ class Policy:
         return None if arm is None or not arm.wait else max(1, arm.gap - arm.wait)
 
     def _pinned(self, able: Sequence[Candidate], tokens: int) -> Choice:
-        best = max((self._at(one, min(tokens, one.most), self._arm(one.name)) for one in able), key=_GAIN)
-        return replace(best, what="pinned")
+        made = [self._lengths(one, self._arm(one.name), self._now, min(tokens, one.most))[0] for one in able]
+        return replace(max(made, key=_GAIN), what="pinned")
 
     def _free(self, able: Sequence[Candidate]) -> Choice:
         made = [self._best(one) for one in able]
@@ -216,7 +220,7 @@ class Policy:
     def _away(self, one: Candidate) -> bool:
         """Whether a drafter that promised a clear loss is left out of this round: even asking what it promises takes time."""
         arm = self._arms.get(one.name)
-        if arm is None or not arm.away or one.offer is not None or not self._now.park or self._now.pinned is not None:
+        if arm is None or not arm.away or not self._now.park or self._now.pinned is not None:
             return False
         arm.away -= 1
         arm.wait += 1
@@ -232,25 +236,23 @@ class Policy:
             best = replace(best, tokens=min(most, 2 * best.tokens + 2))
         return best
 
-    def _at(self, one: Candidate, tokens: int, arm: _Arm) -> Choice:
-        """So many tokens, or what is nearest to that."""
-        return self._lengths(replace(one, most=tokens), arm, self._now, only=True)[-1]
-
-    def _lengths(self, one: Candidate, arm: _Arm, now: UpcomingRound, *, only: bool = False) -> list[Choice]:
-        """Every length of the ladder with what it promises in a round, and the longest; `only` that one."""
-        context = now.context
-        plain, late = self.costs.of(1, context), one.behind * self.costs.drafting(one.name).behind / self._answer
+    def _lengths(self, one: Candidate, arm: _Arm, now: UpcomingRound, only: int | None = None) -> list[Choice]:
+        """Every length of the ladder with what it promises in a round, and the longest; `only` that one, or what is nearest."""
+        context, late = now.context, 0.0
+        plain = self.costs.of(1, context)
+        if one.behind:
+            late = one.behind * self.costs.drafting(one.name).behind / self._answer
         if one.offer is None:
-            most = one.most if only else self._frontier(one, arm, now)
+            most = self._frontier(one, arm, now) if only is None else only
             chances = _usual(arm, now.phase, most)
             first, each = self.costs.drafting(one.name).line()
             often = arm.offered
         else:
-            most = min(one.most, len(one.offer.ids))
+            most = min(one.most if only is None else only, len(one.offer.ids))
             chances = _offered(one.offer, arm, now.phase, most)
             first, each, often = 0.0, 0.0, 1.0
         found = list[Choice]()
-        for tokens, expected in [(most, chances[-1])] if only else enumerate(chances, 1):
+        for tokens, expected in enumerate(chances, 1) if only is None else [(most, chances[-1])]:
             if tokens not in LADDER and tokens != most:
                 continue
             seconds = often * self.costs.of(tokens + 1, context) + (1 - often) * plain + first + each * tokens
@@ -280,7 +282,7 @@ class Policy:
                 continue
             if best is not None and choice.name == best.name:
                 further = min(one.most, next((k for k in LADDER if k > choice.tokens), choice.tokens))
-                choice = self._at(one, further, arm)
+                choice = self._lengths(one, arm, self._now, further)[0]
             spent = self._lost(choice, rate) + one.behind * self.costs.drafting(one.name).behind + self._probed
             arm.dear = not arm.won and spent > SHARE * self._decoded + ALLOWANCE * self.costs.of(1)
             if arm.dear:
@@ -349,9 +351,9 @@ class Policy:
         if made.proposed:
             arm = self._arm(made.drafter)
             arm.offered += OFFERED * (1 - arm.offered)
-            taken = (1.0, made.accepted + 1.0, (made.drafting + rest) / self.costs.of(1, made.context))
-            rounds, tokens, cost = (KEEP * old + new for old, new in zip(arm.ridden, taken, strict=True))
-            arm.ridden = rounds, tokens, cost
+            rounds, tokens, cost = arm.ridden
+            taken = (made.drafting + rest) / self.costs.of(1, made.context)
+            arm.ridden = KEEP * rounds + 1.0, KEEP * tokens + (made.accepted + 1.0), KEEP * cost + taken
             self._accepted(arm, made)
         elif chosen.tokens:
             self._silent(chosen.name)
@@ -434,9 +436,10 @@ def _usual(arm: _Arm, phase: str, most: int) -> list[float]:
 
 def _offered(offer: DraftTree, arm: _Arm, phase: str, most: int) -> list[float]:
     """Tokens that the first 1, 2, … `most` nodes of an offer get accepted."""
-    depths, parents = offer.depths, offer.above
+    chain, nodes = offer.parents is None, len(offer.ids)
+    depths, parents = (range(nodes), range(-1, nodes - 1)) if chain else (offer.depths, offer.above)
     rates = arm.acceptance.rates(phase, max(depths) + 1)
-    believe, sure, chain = arm.calibrated.believe, offer.confidences, offer.parents is None
+    believe, sure = arm.calibrated.believe, offer.confidences
     chances, found, expected = list[float](), list[float](), 0.0
     for node in range(most):
         depth, above = depths[node], parents[node]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -48,6 +48,7 @@ from .text_kind import TextKind
 TOLD = 0.25  # seconds between two tellings of what a plain pass takes
 _SHORTER = "Shorten it, start a new chat, or give a larger --context if the model allows."
 NEWEST = 512  # rounds that these are made from
+KINDS: Mapping[str, Kind] = {"A": "A", "C": "C", "B": "B", "P": "P"}  # by the letters of `RoundResult.kinds`
 
 
 class Control(Protocol):
@@ -93,11 +94,6 @@ class AnswerRequest:
     shown: tuple[int, int] = (0, 0)  # characters of answer and thought that the user has seen of it
     began: float = field(default_factory=time.perf_counter)
 
-    @property
-    def looks(self) -> bool:
-        """Whether steps tell what only the logits of their round say."""
-        return self.detail or self.chances
-
 
 class Answer:
     """Runs one order on a conversation. `choose` turns a choice into a loaded drafter (None = plain)."""
@@ -121,8 +117,9 @@ class Answer:
         self.timing = Timing(load_s=order.load_s)
         self.passes = self.proposed = self.accepted = 0
         self.by_drafter: dict[str, int] = {}
-        self._choice = order.drafter
-        self._phases, self._telling = TextKind(order.tail), Telling()
+        self._choice, self._looks = order.drafter, order.detail or order.chances
+        self._text_kind, self._telling = TextKind(order.tail), Telling()
+        self._phase = self._text_kind.now  # of the tokens to come
         self._drafted: ActiveDrafter | None = None  # who made the last draft
         self._kept: int | None = None  # tokens of the last round up to the end of the answer, if it ended there
         self._seq = 0
@@ -136,7 +133,7 @@ class Answer:
         check_room(self.order.ids, self.talk.target.context)
         drafter = self._choose(self._choice)
         if self._prefill(drafter, control):
-            ahead = not self.order.looks and self.order.watch is None  # which look at the logits of each round
+            ahead = not self._looks and self.order.watch is None  # which look at the logits of each round
             rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, ahead=ahead)
             rounds.worth_drafting, rounds.worth_extending = self.policy.worth_drafting, self.policy.worth_extending
             rounds.plain_next = lambda: self.policy.plain_next(len(self.talk.tokens))
@@ -213,7 +210,8 @@ class Answer:
             if room <= 0:
                 self.emitter.close("length")
                 return
-            drafter = self._switch(drafter, control)
+            if (asked := control.switched()) is not None:
+                drafter = self._switch(drafter, asked, control)
             if drafter is not None and drafter.failed:
                 drafter = None
             began, behind = time.perf_counter(), len(self.talk.tokens)
@@ -242,7 +240,7 @@ class Answer:
         """Who drafts in this round and how many tokens: the last emitted token needs none, and none may pass the context."""
         pinned = self._choice.tokens
         most = min(self.emitter.left(room) - 1, self.talk.target.most - 1, LADDER[-1] if pinned is None else pinned)
-        now = UpcomingRound(self._phases.now, len(self.talk.tokens), pinned, self._choice.name == "auto")
+        now = UpcomingRound(self._phase, len(self.talk.tokens), pinned, self._choice.name == "auto")
         if drafter is None or most <= 0:
             return self.policy.choose(now, None)
         if isinstance(drafter, Composite):
@@ -250,11 +248,8 @@ class Answer:
         alone = Candidate(drafter.name, min(most, drafter.shape.nodes), block=drafter.block, line=drafter.line)
         return self.policy.choose(now, lambda: (alone,))
 
-    def _switch(self, drafter: ActiveDrafter | None, control: Control) -> ActiveDrafter | None:
+    def _switch(self, drafter: ActiveDrafter | None, choice: DrafterChoice, control: Control) -> ActiveDrafter | None:
         """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
-        choice = control.switched()
-        if choice is None:
-            return drafter
         try:
             fresh = self._choose(choice)
         except OutriderError as error:
@@ -333,16 +328,17 @@ class Answer:
     def _emit(self, done: RoundResult, began: float | None) -> float:
         if self.order.watch is not None:
             self.order.watch(done, self.sampler)
-        tokens, rows, spent, phase = [], [], 0.0, self._phases.now
+        tokens, rows, spent, phase = [], [], 0.0, self._phase
         for index, (token, kind) in enumerate(zip(done.tokens, done.kinds, strict=True)):
-            emitted = self.emitter.push(token, _kind(kind))
+            emitted = self.emitter.push(token, KINDS[kind])
             if emitted is not None:
                 tokens.append(emitted)
                 rows.append(index)
-                self._phases.feed(emitted.text, emitted.thinking)
+                self._text_kind.feed(emitted.text, emitted.thinking)
             if self.emitter.finish is not None:
                 self._kept = index + 1
                 break
+        self._phase = self._text_kind.now
         self.sampler.commit(done.tokens)
         step = Step(
             request=self.order.request,
@@ -361,7 +357,7 @@ class Answer:
             step.prompt, step.reused = len(self.order.ids), self._reused
             if self.order.before and self.emitter.stands != self.order.shown:
                 step.stands = self.emitter.stands
-        if self.order.looks:
+        if self._looks:
             self._detail(step, done, tokens, rows)
         if began is not None:
             step.why = self._telling.news(self.policy.chosen, self.policy.wait)
@@ -370,7 +366,7 @@ class Answer:
             spent = time.perf_counter() - began
             self.timing.decode_s += spent
             step.host_ms = max(0.0, spent * 1e3 - step.draft_ms - step.verify_ms)
-        step.depth = done.draft.depth
+        step.depth = done.proposed if done.draft.parents is None else done.draft.depth
         self._seq += 1
         self._say(step)
         return spent
@@ -465,8 +461,3 @@ def check_room(ids: Sequence[int], context: int) -> None:
             f"The prompt has {len(ids)} tokens; with room for an answer {context - 1} fit into the context.",
             _SHORTER,
         )
-
-
-def _kind(letter: str) -> Kind:
-    assert letter in ("A", "C", "B", "P")
-    return letter

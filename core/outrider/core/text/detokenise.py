@@ -19,7 +19,8 @@ class Detokeniser:
         """The text that this token completes; empty for a control token and while a character is incomplete."""
         if token in self._tokenizer.special:
             return ""
-        return self._trim(self._decoder.decode(self._tokenizer.token_bytes(token)))
+        text = self._decoder.decode(self._tokenizer.token_bytes(token))
+        return self._trim(text) if self._spaces else text
 
     def flush(self) -> str:
         """What is left at the end: bytes that never became a character, as U+FFFD."""
