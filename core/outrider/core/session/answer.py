@@ -14,6 +14,7 @@ from outrider.core.base.errors import OutriderError, UsageError
 from outrider.core.base.protocol import (
     DrafterChoice,
     Kind,
+    Phase,
     PlainPass,
     PlainTime,
     Progress,
@@ -119,7 +120,7 @@ class Answer:
         self.by_drafter: dict[str, int] = {}
         self._choice, self._looks = order.drafter, order.detail or order.chances
         self._text_kind, self._telling = TextKind(order.tail), Telling()
-        self._phase = self._text_kind.now  # of the tokens to come
+        self._phase: Phase = self._text_kind.now  # of the tokens to come
         self._drafted: ActiveDrafter | None = None  # who made the last draft
         self._kept: int | None = None  # tokens of the last round up to the end of the answer, if it ended there
         self._seq = 0

@@ -35,20 +35,27 @@ class Attention:
     v_norm: Norm | None = None
     sinks: Tensor | None = None  # [H]
     plain: bool = field(init=False)  # nothing but rope happens to queries and keys: the fewest steps will do
-    _odd: bool = field(init=False)  # more than norms over each head happens to them
-    _heads: Heads | None = field(init=False, default=None)
+    heads: Heads | None = field(init=False, default=None)
+    """What a fused kernel has to know to do all from `mix` to `out`; None where it does not."""
+    _attends: dict[tuple[Fused, torch.dtype], bool] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         spec = self.spec
-        self._odd = bool(spec.value_norm or spec.value_is_key or spec.temperature or spec.qk_factor != 1.0)
-        self.plain = not self._odd and not spec.qk_norm and spec.source is None
+        # more than norms over each head happens to them
+        odd = bool(spec.value_norm or spec.value_is_key or spec.temperature or spec.qk_factor != 1.0)
+        self.plain = not odd and not spec.qk_norm and spec.source is None
+        if not odd and spec.qk_norm != "whole":
+            self.heads = Heads(spec, self.q_norm, self.k_norm, self.sinks)
 
-    @property
-    def heads(self) -> Heads | None:
-        """What a fused kernel has to know to do all from `mix` to `out`; None where it does not."""
-        if self._heads is None and not self._odd and self.spec.qk_norm != "whole":
-            self._heads = Heads(self.spec, self.q_norm, self.k_norm, self.sinks)
-        return self._heads
+    def fused(self, mixed: Tensor) -> Fused | None:
+        """What takes `mixed` from `mix` to `out` in one kernel; None where nothing does."""
+        fast = ops.fused(mixed)
+        if fast is None or self.heads is None:
+            return None
+        attends = self._attends.get((fast, mixed.dtype))
+        if attends is None:
+            attends = self._attends[fast, mixed.dtype] = fast.attends(self.heads, mixed.dtype)
+        return fast if attends else None
 
     def new_state(self, room: CacheConfig) -> State | None:
         """Keys, then values of each token; None where another layer's are used."""
@@ -79,8 +86,8 @@ class Attention:
 
     def _fused(self, mixed: Tensor, where: PassLayout, state: KVCache) -> Tensor | None:
         """[S, H h] by one fused kernel; None where there is none for this layer or pass."""
-        fast = ops.fused(mixed)
-        if fast is None or self.heads is None or not fast.attends(self.heads, mixed.dtype):
+        fast = self.fused(mixed)
+        if fast is None:
             return None
         if where.sight is not None:
             return self._fused_pass(fast, mixed, where, state, where.sight)
@@ -107,18 +114,14 @@ class Attention:
     def _by_steps(self, mixed: Tensor, where: PassLayout, state: KVCache) -> Tensor:
         spec = self.spec
         if self.plain:
-            q, kv = self._plain(mixed, where)
+            if spec.rope is not None:
+                rotate_(mixed[:, : spec.heads + spec.kv_heads], *where.rope(spec.rope, spec.head_dim))
+            q, kv = mixed[:, : spec.heads], mixed[:, spec.heads : spec.heads + 2 * spec.kv_heads]
         else:
             q = self._queries(mixed[:, : spec.heads], where)
             kv = None if spec.source is not None else self._keys_values(mixed, where)
         seen = state.take(where) if kv is None else state.take(where, kv)
         return self._attend(q, seen[0], state, where)
-
-    def _plain(self, mixed: Tensor, where: PassLayout) -> tuple[Tensor, Tensor]:
-        spec = self.spec
-        if spec.rope is not None:
-            rotate_(mixed[:, : spec.heads + spec.kv_heads], *where.rope(spec.rope, spec.head_dim))
-        return mixed[:, : spec.heads], mixed[:, spec.heads : spec.heads + 2 * spec.kv_heads]
 
     def _queries(self, q: Tensor, where: PassLayout) -> Tensor:
         spec = self.spec
