@@ -35,26 +35,31 @@ class Attention:
     v_norm: Norm | None = None
     sinks: Tensor | None = None  # [H]
     plain: bool = field(init=False)  # nothing but rope happens to queries and keys: the fewest steps will do
-    heads: Heads | None = field(init=False, default=None)
-    """What a fused kernel has to know to do all from `mix` to `out`; None where it does not."""
+    _odd: bool = field(init=False)  # more than norms over each head happens to them
+    _heads: Heads | None = field(init=False, default=None)
     _attends: dict[tuple[Fused, torch.dtype], bool] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         spec = self.spec
-        # more than norms over each head happens to them
-        odd = bool(spec.value_norm or spec.value_is_key or spec.temperature or spec.qk_factor != 1.0)
-        self.plain = not odd and not spec.qk_norm and spec.source is None
-        if not odd and spec.qk_norm != "whole":
-            self.heads = Heads(spec, self.q_norm, self.k_norm, self.sinks)
+        self._odd = bool(spec.value_norm or spec.value_is_key or spec.temperature or spec.qk_factor != 1.0)
+        self.plain = not self._odd and not spec.qk_norm and spec.source is None
+
+    @property
+    def heads(self) -> Heads | None:
+        """What a fused kernel has to know to do all from `mix` to `out`; None where it does not."""
+        if self._heads is None and not self._odd and self.spec.qk_norm != "whole":
+            self._heads = Heads(self.spec, self.q_norm, self.k_norm, self.sinks)
+        return self._heads
 
     def fused(self, mixed: Tensor) -> Fused | None:
         """What takes `mixed` from `mix` to `out` in one kernel; None where nothing does."""
         fast = ops.fused(mixed)
-        if fast is None or self.heads is None:
+        if fast is None:
             return None
         attends = self._attends.get((fast, mixed.dtype))
         if attends is None:
-            attends = self._attends[fast, mixed.dtype] = fast.attends(self.heads, mixed.dtype)
+            attends = self.heads is not None and fast.attends(self.heads, mixed.dtype)
+            self._attends[fast, mixed.dtype] = attends
         return fast if attends else None
 
     def new_state(self, room: CacheConfig) -> State | None:
@@ -104,12 +109,12 @@ class Attention:
     def _fused_pass(
         self, fast: Fused, mixed: Tensor, where: PassLayout, state: KVCache, sight: TreeMask
     ) -> Tensor | None:
-        assert self.heads is not None
-        spec, place = self.spec, state.place(where)
+        heads, spec, place = self.heads, self.spec, state.place(where)
+        assert heads is not None
         if place is None:
             return None
         cos, sin = (None, None) if spec.rope is None else where.rope(spec.rope, spec.head_dim)
-        return fast.attend(mixed, state.parts[0], self.heads, KVSlots(*place, cos, sin, sight))
+        return fast.attend(mixed, state.parts[0], heads, KVSlots(*place, cos, sin, sight))
 
     def _by_steps(self, mixed: Tensor, where: PassLayout, state: KVCache) -> Tensor:
         spec = self.spec
