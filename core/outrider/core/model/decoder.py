@@ -94,7 +94,7 @@ class Decoder:
 
     def logits(self, x: Tensor) -> Tensor:
         """Last residual [S, d] -> [S, V]; -inf for ids that no token has. `head` alone is the model's own number for them."""
-        logits = self.head(self.norm(x))
+        logits = self.head(self.weights.norm(x))
         return logits if self.unnamed is None else logits.index_fill_(-1, self.unnamed, -torch.inf)
 
     @torch.inference_mode()

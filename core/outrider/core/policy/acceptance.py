@@ -101,7 +101,8 @@ class Acceptance:
 
     def trusted(self, phase: str, depth: int = 0) -> int:
         """The first depth, from `depth` on, with too few trials both in this phase and in all."""
-        counts = [(self._before.get(name, ()), self._phases.get(name, ())) for name in (ALL, phase)]
+        earlier, now = self._before, self._phases
+        counts = (earlier.get(ALL, ()), now.get(ALL, ())), (earlier.get(phase, ()), now.get(phase, ()))
         while True:
             for before, depths in counts:
                 trials = before[depth][1] if depth < len(before) else 0.0

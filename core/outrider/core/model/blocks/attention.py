@@ -80,7 +80,8 @@ class Attention:
     def along(self, parts: tuple[Tensor, ...], where: PassLayout, state: State | None) -> Tensor:
         """As `batched.Parted`: [S, H h]."""
         assert isinstance(state, KVCache)
-        y = self._fused(parts[0], where, state)
+        fast = self.fused(parts[0])
+        y = None if fast is None else self._fused(fast, parts[0], where, state)
         return self._by_steps(parts[0], where, state) if y is None else y
 
     def output(self, y: Tensor, parts: tuple[Tensor, ...], residual: Tensor | None) -> Tensor:
@@ -89,11 +90,8 @@ class Attention:
             y = y * rowwise(torch.sigmoid, parts[0][:, -self.spec.heads :].reshape(y.shape[0], -1))
         return self.out(y) if residual is None else self.out.plus(y, residual)
 
-    def _fused(self, mixed: Tensor, where: PassLayout, state: KVCache) -> Tensor | None:
-        """[S, H h] by one fused kernel; None where there is none for this layer or pass."""
-        fast = self.fused(mixed)
-        if fast is None:
-            return None
+    def _fused(self, fast: Fused, mixed: Tensor, where: PassLayout, state: KVCache) -> Tensor | None:
+        """[S, H h] by one fused kernel; None where it does not take this pass."""
         if where.sight is not None:
             return self._fused_pass(fast, mixed, where, state, where.sight)
         parts = where.parts if mixed.device.type == "cpu" and state.takes_parts(self.spec.source is not None) else ()
