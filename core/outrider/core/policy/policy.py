@@ -1,6 +1,7 @@
 """Which drafter rides and how many tokens it may guess, from measured pass cost and measured acceptance.
 
 Two doors: `choose` before a round, `learn` after it and whenever a drafter was asked or an offer was judged. All else is read.
+A round of several answers is learnt from in the same way; `BatchPolicy` chooses for it by what is known here.
 The rate of a choice is expected tokens over expected seconds: E(K) = 1 + sum of survival to depth j, T(K) = one pass of
 K + 1 rows + drafting. "No drafting" is always one of the choices. State is pooled across the answers of one engine.
 
@@ -18,7 +19,7 @@ from outrider.core.sampling.draft_tree import DraftTree
 from .acceptance import KEEP, Acceptance, DrafterRecord
 from .confidence import Calibrated
 from .costs import Costs
-from .decisions import Candidate, Choice, Drafted, Judged, Outcome, UpcomingRound
+from .decisions import Candidate, Choice, Drafted, Judged, Outcome, Share, SharedRound, UpcomingRound
 from .drafting_pause import DraftingPause, PlainRuns
 from .metering import MeterSchedule
 from .plain import Stalls
@@ -40,13 +41,14 @@ ALONE = ("meter", "first", "rest", "off")  # rounds in which no drafter is asked
 
 
 @dataclass(slots=True)
-class _Arm:
+class Arm:
     """What is known of one drafter."""
 
     acceptance: Acceptance = field(default_factory=Acceptance)
     calibrated: Calibrated = field(default_factory=Calibrated)
     confident: int = 0  # positions with a confidence
     offered: float = 1.0  # how often it proposes anything when asked
+    filled: float = 1.0  # how much of what was asked for, if it does, in rounds of several answers
     slim: float = 1.0  # depth of its drafts over their nodes
     gap: int = PROBE_FIRST
     wait: int = 0
@@ -56,7 +58,7 @@ class _Arm:
     ridden: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
-Drafters = dict[str, _Arm]
+Drafters = dict[str, Arm]
 
 
 class Policy:
@@ -67,8 +69,9 @@ class Policy:
         self.stalls = Stalls()  # of the answers so far
         self.plain = 0  # plain passes so far
         self.costs = Costs(width)
+        self.batch_costs: Costs | None = None  # in rounds of several answers, once there were any
         self.chosen = Choice("off")
-        self._arms: dict[str, _Arm] = {}
+        self._arms: dict[str, Arm] = {}
         self._now = UpcomingRound()
         self._riding = False
         self._decoded = self._probed = 0.0  # seconds: all, lost to probes
@@ -147,7 +150,7 @@ class Policy:
         survival = self._survival * arm.acceptance.rates(self._now.phase, depth + 1)[depth]
         return survival > self._rate * (self.costs.drafting(self.chosen.name).line()[1] + self._one_more(depth))
 
-    def _stopping(self) -> _Arm | None:
+    def _stopping(self) -> Arm | None:
         """The chosen drafter, if it may end its drafts."""
         arm = self._arms.get(self.chosen.name)
         return arm if arm is not None and self.chosen.what == "ride" and arm.confident >= SURE else None
@@ -172,7 +175,7 @@ class Policy:
     def missed(self) -> None:
         """A draft was wanted in a round that was launched as a plain one; a probe is made in the next round."""
         if self.chosen.what == "probe":
-            arm = self._arm(self.chosen.name)
+            arm = self.arm(self.chosen.name)
             arm.wait = arm.gap = max(PROBE_FIRST, arm.gap // 2)
         self.chosen = self._parked
         self._runs.missed()
@@ -180,7 +183,7 @@ class Policy:
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
         """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
         there = [one for one in candidates if one.most > 0]
-        made = [self._lengths(one, self._arms.get(one.name) or _Arm(), self._now, one.most)[0] for one in there]
+        made = [self._lengths(one, self._arms.get(one.name) or Arm(), self._now, one.most)[0] for one in there]
         return max(made, key=attrgetter("expected"), default=Choice("silent"))
 
     def pays(self, name: str, most: int = LADDER[5]) -> bool:
@@ -200,7 +203,7 @@ class Policy:
         return None if arm is None or not arm.wait else max(1, arm.gap - arm.wait)
 
     def _pinned(self, able: Sequence[Candidate], tokens: int) -> Choice:
-        made = [self._lengths(one, self._arm(one.name), self._now, min(tokens, one.most))[0] for one in able]
+        made = [self._lengths(one, self.arm(one.name), self._now, min(tokens, one.most))[0] for one in able]
         return replace(max(made, key=_GAIN), what="pinned")
 
     def _free(self, able: Sequence[Candidate]) -> Choice:
@@ -228,7 +231,7 @@ class Policy:
 
     def _best(self, one: Candidate) -> Choice:
         """The length with the best rate; the shorter of equal ones."""
-        arm = self._arm(one.name)
+        arm = self.arm(one.name)
         best = max(self._lengths(one, arm, self._now), key=_GAIN)
         line = one.most if one.line is None else one.line
         if one.offer is None and arm.confident >= SURE and best.tokens <= line:  # it ends its drafts by itself
@@ -236,7 +239,7 @@ class Policy:
             best = replace(best, tokens=min(most, 2 * best.tokens + 2))
         return best
 
-    def _lengths(self, one: Candidate, arm: _Arm, now: UpcomingRound, only: int | None = None) -> list[Choice]:
+    def _lengths(self, one: Candidate, arm: Arm, now: UpcomingRound, only: int | None = None) -> list[Choice]:
         """Every length of the ladder with what it promises in a round, and the longest; `only` that one, or what is nearest."""
         context, late = now.context, 0.0
         plain = self.costs.of(1, context)
@@ -261,7 +264,7 @@ class Policy:
             found.append(Choice("ride", one.name, tokens, mean, seconds, mean * plain / seconds))
         return found
 
-    def _frontier(self, one: Candidate, arm: _Arm, now: UpcomingRound) -> int:
+    def _frontier(self, one: Candidate, arm: Arm, now: UpcomingRound) -> int:
         """Twice as far as the counts reach, and one further: a long draft is worth trying once the short ones are known."""
         if one.block or arm.slim < 1:
             return one.most
@@ -274,7 +277,7 @@ class Policy:
         for one, choice in zip(able, made, strict=True):
             if one.offer is not None:
                 continue
-            arm = self._arm(one.name)
+            arm = self.arm(one.name)
             arm.wait += 1
             if arm.wait < arm.gap:
                 if choice.gain < FAR:
@@ -306,7 +309,7 @@ class Policy:
         """A pass of `rows` rows was measured at load."""
         self.costs.calibrate(rows, seconds)
 
-    def learn(self, made: Outcome | Drafted | Judged) -> None:
+    def learn(self, made: Outcome | Drafted | Judged | SharedRound) -> None:
         """What a round gave, as `chosen` wanted it; what a draft took; or what became of an offer that was not verified."""
         if isinstance(made, Outcome):
             self._learn_round(made)
@@ -314,7 +317,12 @@ class Policy:
             offered, accepted = made.scored
             if offered:
                 line = Outcome(made.drafter, offered, accepted, 0.0, 0.0, confidence=made.confidence)
-                self._accepted(self._arm(made.drafter), line)
+                self._accepted(self.arm(made.drafter), line, self._now.phase)
+        elif isinstance(made, SharedRound):
+            assert self.batch_costs is not None
+            self.batch_costs.saw(made.rows, made.seconds, 0)
+            for share in made.shares:
+                self._learn_share(share, self.batch_costs)
         else:
             costs = self.costs.drafting(made.drafter)
             if made.behind:
@@ -344,22 +352,33 @@ class Policy:
         if chosen.what == "probe" and self._rate:
             lost = made.drafting + rest - (made.accepted + 1) / self._rate
             self._probed += max(0.0, lost)
-            arm = self._arm(chosen.name)
+            arm = self.arm(chosen.name)
             arm.won = lost < 0
             if arm.won:  # look again at once
                 arm.gap = arm.wait = PROBE_FIRST
         if made.proposed:
-            arm = self._arm(made.drafter)
+            arm = self.arm(made.drafter)
             arm.offered += OFFERED * (1 - arm.offered)
             rounds, tokens, cost = arm.ridden
             taken = (made.drafting + rest) / self.costs.of(1, made.context)
             arm.ridden = KEEP * rounds + 1.0, KEEP * tokens + (made.accepted + 1.0), KEEP * cost + taken
-            self._accepted(arm, made)
+            self._accepted(arm, made, self._now.phase)
         elif chosen.tokens:
             self._silent(chosen.name)
 
+    def _learn_share(self, share: Share, costs: Costs) -> None:
+        made = share.outcome
+        costs.drafting(made.drafter).saw(made.proposed, made.drafting)
+        if not made.proposed:
+            self._silent(made.drafter)
+            return
+        arm, depth = self.arm(made.drafter), made.proposed if made.depth is None else made.depth
+        arm.offered += OFFERED * (1 - arm.offered)
+        arm.filled += OFFERED * (min(1.0, depth / share.asked) - arm.filled)
+        self._accepted(arm, made, share.phase)
+
     def _silent(self, name: str) -> None:
-        arm = self._arm(name)
+        arm = self.arm(name)
         arm.offered -= OFFERED * arm.offered
 
     def dump(self) -> dict[str, DrafterRecord]:
@@ -374,7 +393,7 @@ class Policy:
 
     def remember(self, name: str, record: DrafterRecord) -> None:
         """What `dump` gave of a drafter in an earlier session."""
-        arm = self._arm(name)
+        arm = self.arm(name)
         arm.acceptance.remember(record.acceptance)
         arm.calibrated = Calibrated(record.calibrated)
         arm.confident = max(0, record.confident)
@@ -399,7 +418,7 @@ class Policy:
         self.meter.restart()
         self._answer += 0.2 * (max(16, tokens) - self._answer)
 
-    def _accepted(self, arm: _Arm, made: Outcome) -> None:
+    def _accepted(self, arm: Arm, made: Outcome, phase: str) -> None:
         depth = made.proposed if made.depth is None else made.depth
         arm.slim += OFFERED * (depth / made.proposed - arm.slim) if depth < made.proposed or arm.slim < 1 else 0.0
         accepted, reached = made.accepted, min(depth, made.accepted + 1)
@@ -408,20 +427,21 @@ class Policy:
             if accepted == made.kept:
                 depth = accepted
         if made.confidence is not None and reached:
-            rates = list(arm.acceptance.rates(self._now.phase, reached)[:reached])
+            rates = list(arm.acceptance.rates(phase, reached)[:reached])
             for at, (sure, base) in enumerate(zip(made.confidence[:reached], rates, strict=False)):
                 arm.calibrated.learn(at, sure, base, at < accepted)
                 arm.confident += 1
-        arm.acceptance.learn(self._now.phase, depth, accepted)
+        arm.acceptance.learn(phase, depth, accepted)
 
-    def _arm(self, name: str) -> _Arm:
+    def arm(self, name: str) -> Arm:
+        """What is known of a drafter."""
         arm = self._arms.get(name)
         if arm is None:
-            arm = self._arms[name] = _Arm()
+            arm = self._arms[name] = Arm()
         return arm
 
 
-def _usual(arm: _Arm, phase: str, most: int) -> list[float]:
+def _usual(arm: Arm, phase: str, most: int) -> list[float]:
     """Tokens that drafts of 1, 2, … `most` nodes get accepted, by the counts alone."""
     rates = arm.acceptance.rates(phase, most)
     survival, expected, depth, found = 1.0, 0.0, 0, list[float]()
@@ -434,7 +454,7 @@ def _usual(arm: _Arm, phase: str, most: int) -> list[float]:
     return found
 
 
-def _offered(offer: DraftTree, arm: _Arm, phase: str, most: int) -> list[float]:
+def _offered(offer: DraftTree, arm: Arm, phase: str, most: int) -> list[float]:
     """Tokens that the first 1, 2, … `most` nodes of an offer get accepted."""
     chain, nodes = offer.parents is None, len(offer.ids)
     depths, parents = (range(nodes), range(-1, nodes - 1)) if chain else (offer.depths, offer.above)

@@ -293,20 +293,22 @@ class Answer:
             self.policy.learn(Drafted(done.drafter, done.proposed, done.draft_s))
         if done.proposed and done.from_exit:
             self.policy.costs.credit(done.drafter, done.proposed, spent - done.draft_s, context)
-        draft = done.draft
-        self.policy.learn(
-            Outcome(
-                done.drafter,
-                done.proposed,
-                done.accepted,
-                done.draft_s,
-                spent - done.draft_s,
-                context,
-                None if draft.chain else draft.depth,
-                self._kept,
-                draft.confidences if draft.chain else None,
-                done.from_exit,
-            )
+        self.policy.learn(self._outcome(done, spent - done.draft_s, context))
+
+    def _outcome(self, done: RoundResult, rest: float, context: int = 0) -> Outcome:
+        """What the policy may learn of a round that took `rest` seconds beside its draft."""
+        draft, chain = done.draft, done.draft.chain
+        return Outcome(
+            done.drafter,
+            done.proposed,
+            done.accepted,
+            done.draft_s,
+            rest,
+            context,
+            None if chain else draft.depth,
+            self._kept,
+            draft.confidences if chain else None,
+            done.from_exit,
         )
 
     def _measure(self, done: RoundResult, spent: float, deciding: float, context: int) -> None:
