@@ -49,7 +49,8 @@ class Composite:
         self._riding: PooledDrafter | None = None
         self._open = False  # whether it has drafted, and waits to hear what came of it
         self._offers: dict[str, DraftTree] = {}  # of this round, by drafter
-        self._now, self._most, self._choice = UpcomingRound(), 0, Choice("silent")
+        self._now, self._choice = UpcomingRound(), Choice("silent")
+        self._context: Context | None = None  # that the choice was made with
         self.trusted = any(part.trusted for part in parts)
         self.free = all(part.free for part in parts)
         needs = [part.needs for part in parts]
@@ -126,7 +127,7 @@ class Composite:
     def choose(self, now: UpcomingRound, context: Context, vocab: int) -> Choice:
         """Who of all drafts in this round and how many tokens, at most `context.nodes`: asked of the policy."""
         self._riding, self._offers = None, {}
-        self._now, self._most = now, context.nodes
+        self._now, self._context = now, context
         self._choice = self._policy.choose(now, partial(self._candidates, self._parts, context, vocab))
         return self._choice
 
@@ -136,7 +137,7 @@ class Composite:
         if self._forked:  # whoever asks has chosen the length
             choice = self._policy.likeliest(self._candidates(self._parts, context, vocab))
         else:
-            choice, context = self._choice, replace(context, nodes=self._most)
+            choice, context = self._choice, self._context or context
         able, draft, probs = list(self._parts), None, context.probs
         while draft is None and choice.tokens:
             part = self._riding = self._named[choice.name]
@@ -170,10 +171,11 @@ class Composite:
 
     def _candidates(self, parts: Sequence[PooledDrafter], context: Context, vocab: int) -> list[Candidate]:
         """How each stands in this round, with what the free ones propose."""
-        self._offers, asked = {}, replace(context, probs=False, worth_drafting=None)
+        self._offers, context = {}, replace(context, probs=False, worth_drafting=None)
         for part in parts:
             if part.free and not part.failed:
-                asked = replace(asked, nodes=min(context.nodes, part.shape.nodes))
+                most = part.shape.nodes
+                asked = context if context.nodes <= most else replace(context, nodes=most)
                 draft = part.propose(asked, vocab, trees=self._trees)
                 if draft is not None:
                     self._offers[part.name] = draft
@@ -219,10 +221,10 @@ def _columns(states: Sequence[int], own: Sequence[int]) -> list[int] | None:
 
 def _news(step: Committed, known: int, columns: list[int] | None) -> Committed:
     """What of a step is new to a part that knows `known` tokens, fewer than all of them, with the states of its own alone."""
-    if columns is not None and step.hidden is not None:
-        step = replace(step, hidden=step.hidden[:, columns] if columns else None)
+    hidden = step.hidden
+    if columns is not None and hidden is not None:
+        hidden = hidden[:, columns] if columns else None
     if known == step.start:
-        return step
+        return Committed(known, step.tokens, step.path, hidden, step.choices)
     count = step.start + step.tokens.shape[0] - known
-    hidden = None if step.hidden is None else step.hidden[-count:]
-    return replace(step, start=known, tokens=step.tokens[-count:], hidden=hidden)
+    return Committed(known, step.tokens[-count:], step.path, None if hidden is None else hidden[-count:])
