@@ -122,7 +122,7 @@ class _BatchedAnswer(Answer):
     def accept(self, result: Pass, verify_s: float, chosen: list[int] | None) -> list[Share]:
         """Accept and tell; `verify_s`: its share of the pass; `chosen`: the target's choice at every row, if it is known.
 
-        Returns what the policy may learn of its draft, nothing where none was asked for.
+        Returns what the policy may learn of its draft: nothing where none was asked for, or all of a free one was cut.
         """
         assert self.cache is not None and self._rounds is not None
         began, phase, who = time.perf_counter(), self._phase, self.who
@@ -134,7 +134,9 @@ class _BatchedAnswer(Answer):
         self._emit(done, self._since)
         self._since = time.perf_counter()
         self._close_full()
-        return [Share(phase, self._asked, replace(self._outcome(done, 0.0), drafter=who))] if self._asked else []
+        if not self._asked or (self.free and not done.proposed):
+            return []
+        return [Share(phase, self._asked, replace(self._outcome(done, 0.0), drafter=who))]
 
     def leave(self) -> None:
         """Give states and drafter back."""
