@@ -183,7 +183,7 @@ class Policy:
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
         """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
         there = [one for one in candidates if one.most > 0]
-        made = [self._lengths(one, self._arms.get(one.name) or Arm(), self._now, one.most)[0] for one in there]
+        made = [self._length(one, self._arms.get(one.name) or Arm(), self._now, one.most) for one in there]
         return max(made, key=attrgetter("expected"), default=Choice("silent"))
 
     def pays(self, name: str, most: int = LADDER[5]) -> bool:
@@ -192,7 +192,7 @@ class Policy:
         if arm is None or min(arm.acceptance.trials, self.costs.drafting(name).n) < KNOWN:
             return True
         one, rounds = Candidate(name, most), [UpcomingRound(phase) for phase in arm.acceptance.phases]
-        return max(made.gain for now in rounds for made in self._lengths(one, arm, now)) >= FAR
+        return max(self._length(one, arm, now).gain for now in rounds) >= FAR
 
     @property
     def wait(self) -> int | None:
@@ -203,7 +203,7 @@ class Policy:
         return None if arm is None or not arm.wait else max(1, arm.gap - arm.wait)
 
     def _pinned(self, able: Sequence[Candidate], tokens: int) -> Choice:
-        made = [self._lengths(one, self.arm(one.name), self._now, min(tokens, one.most))[0] for one in able]
+        made = [self._length(one, self.arm(one.name), self._now, min(tokens, one.most)) for one in able]
         return replace(max(made, key=_GAIN), what="pinned")
 
     def _free(self, able: Sequence[Candidate]) -> Choice:
@@ -230,17 +230,20 @@ class Policy:
         return True
 
     def _best(self, one: Candidate) -> Choice:
-        """The length with the best rate; the shorter of equal ones."""
+        """The length with the best rate, or a longer one of a drafter that ends its drafts."""
         arm = self.arm(one.name)
-        best = max(self._lengths(one, arm, self._now), key=_GAIN)
+        best = self._length(one, arm, self._now)
         line = one.most if one.line is None else one.line
         if one.offer is None and arm.confident >= SURE and best.tokens <= line:  # it ends its drafts by itself
             most = min(self._frontier(one, arm, self._now), line)
             best = replace(best, tokens=min(most, 2 * best.tokens + 2))
         return best
 
-    def _lengths(self, one: Candidate, arm: Arm, now: UpcomingRound, only: int | None = None) -> list[Choice]:
-        """Every length of the ladder with what it promises in a round, and the longest; `only` that one, or what is nearest."""
+    def _length(self, one: Candidate, arm: Arm, now: UpcomingRound, only: int | None = None) -> Choice:
+        """The length with the best rate, of those of the ladder and the longest; the shorter of equal ones.
+
+        `only`: that one, or what is nearest.
+        """
         context, late = now.context, 0.0
         plain = self.costs.of(1, context)
         if one.behind:
@@ -254,15 +257,17 @@ class Policy:
             most = min(one.most if only is None else only, len(one.offer.ids))
             chances = _offered(one.offer, arm, now.phase, most)
             first, each, often = 0.0, 0.0, 1.0
-        found = list[Choice]()
+        best = 0, 1.0, 0.0, 0.0  # tokens, expected, seconds, gain
         for tokens, expected in enumerate(chances, 1) if only is None else [(most, chances[-1])]:
             if tokens not in LADDER and tokens != most:
                 continue
             seconds = often * self.costs.of(tokens + 1, context) + (1 - often) * plain + first + each * tokens
             mean = 1 + often * expected
             seconds += late * mean
-            found.append(Choice("ride", one.name, tokens, mean, seconds, mean * plain / seconds))
-        return found
+            gain = mean * plain / seconds
+            if gain > best[3]:
+                best = tokens, mean, seconds, gain
+        return Choice("ride", one.name, *best)
 
     def _frontier(self, one: Candidate, arm: Arm, now: UpcomingRound) -> int:
         """Twice as far as the counts reach, and one further: a long draft is worth trying once the short ones are known."""
@@ -285,7 +290,7 @@ class Policy:
                 continue
             if best is not None and choice.name == best.name:
                 further = min(one.most, next((k for k in LADDER if k > choice.tokens), choice.tokens))
-                choice = self._lengths(one, arm, self._now, further)[0]
+                choice = self._length(one, arm, self._now, further)
             spent = self._lost(choice, rate) + one.behind * self.costs.drafting(one.name).behind + self._probed
             arm.dear = not arm.won and spent > SHARE * self._decoded + ALLOWANCE * self.costs.of(1)
             if arm.dear:
