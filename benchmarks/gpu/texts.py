@@ -12,6 +12,7 @@ from rig import DEVICE, GPU, Figures, capture
 
 from outrider.core.decode.round_result import RoundResult
 from outrider.core.drafting import Committed, Drafter
+from outrider.core.drafting.decoder_state import DecoderState
 from outrider.core.model.capture import Capture
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.kernels.forms import WeightFormat
@@ -64,7 +65,7 @@ def drafters(truth: list[int], like: Decoder, graphs: Capture | None) -> dict[st
         "device": Bigram,
     }
     if GPU:
-        made |= {"lookup": Lookup, "draft model": lambda: ModelDrafter(like, CONTEXT + 48, VOCAB, None, graphs)}
+        made |= {"lookup": Lookup, "draft model": lambda: ModelDrafter(DecoderState(like, CONTEXT + 48, graphs), VOCAB)}
     return made
 
 

@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from outrider.core.drafting import Committed, Context, Draft, Drafter, Fit, Match, Method
+from outrider.core.drafting.decoder_state import DecoderState
 from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.model.cache.states import KVCache
 from outrider.core.model.capture import Capture
@@ -218,7 +219,7 @@ def test_pieces(name: str, gap: int, tmp_path: Path) -> None:
 def draft_of(target: TargetModel, seed: int, sharp: float = 1.0) -> draft_model.ModelDrafter:
     capacity = target.context + MAX_DRAFT_ROWS
     decoder = toys.decoder(seed, context=target.context, sharp=sharp)
-    return draft_model.ModelDrafter(decoder, capacity, 48, graphs=target.graphs)
+    return draft_model.ModelDrafter(DecoderState(decoder, capacity, target.graphs), 48)
 
 
 @pytest.mark.parametrize("seed", but_one([0, 1], 1))
@@ -237,7 +238,7 @@ def test_draft_model_of_every_family(family: str) -> None:
     decoder = golden.decoder(golden.FOLDER / family, torch.float32, 256 + MAX_DRAFT_ROWS)
 
     def make(target: TargetModel) -> Drafter:
-        return draft_model.ModelDrafter(decoder, 256 + MAX_DRAFT_ROWS, 48, graphs=target.graphs)
+        return draft_model.ModelDrafter(DecoderState(decoder, 256 + MAX_DRAFT_ROWS, target.graphs), 48)
 
     same(toys.target(), make, prompts=(PROMPT,), least=4)
 
@@ -341,7 +342,7 @@ def test_what_is_no_number_does_not_stay(name: str, quick: bool, tmp_path: Path)
     here = graphed(target, Replay()) if quick else target
     if name == "draft_model":
         drafter = draft_of(here, 1)
-        rows = drafter._cache.states[0]
+        rows = drafter._state.cache.states[0]
     elif name == "mtp":
         drafter = of_files(Mtp(), tmp_path, {})(here)
         rows = drafter._state.rows[0]  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ import toys
 from outrider.core.base.errors import DrafterError, ModelError
 from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
 from outrider.core.drafting import Fit, ModelInfo
+from outrider.core.drafting.decoder_state import DecoderState
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
@@ -24,7 +25,7 @@ SHARP = Settings(temperature=0.8, top_p=0.95)
 
 def rider(seed: int = 0, *, sharp: float = 1.0, capacity: int = 300) -> ModelDrafter:
     """A draft model; seed 0 is the target's own weights, so it is always right."""
-    return ModelDrafter(toys.decoder(seed, sharp=sharp), capacity, 48)
+    return ModelDrafter(DecoderState(toys.decoder(seed, sharp=sharp), capacity), 48)
 
 
 @pytest.mark.parametrize("settings", [toys.GREEDY, toys.SAMPLED, SHARP], ids=["greedy", "sampled", "filtered"])
@@ -59,7 +60,7 @@ def test_the_law_of_two_tokens(rule: str) -> None:
     vocab, n = 5, 2000
     settings = Settings(temperature=1.0, top_p=1.0)
     model = toys.target(vocab=vocab, sharp=0.4)
-    draft = ModelDrafter(toys.decoder(3, vocab=vocab, sharp=0.4), 300, vocab)
+    draft = ModelDrafter(DecoderState(toys.decoder(3, vocab=vocab, sharp=0.4), 300), vocab)
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(n):
         report = toys.answer(
@@ -84,25 +85,25 @@ def test_edits_and_new_turns_reuse_its_cache() -> None:
     first = toys.answer(talk, PROMPT, guarded)
     longer = [*PROMPT, *first.token_ids, 4, 4]
     passes: list[int] = []
-    run = draft._pass
-    draft._pass = lambda ids: passes.append(len(ids)) or run(ids)  # type: ignore[method-assign,func-returns-value]
+    run = draft._state.step
+    draft._state.step = lambda ids: passes.append(len(ids)) or run(ids)  # type: ignore[method-assign,func-returns-value]
     toys.answer(talk, longer, guarded)
     assert max(passes) < 12  # not the whole conversation again
     edited = [*PROMPT[:4], 1, 2, 3]
     got = toys.answer(talk, edited, guarded)
     assert got.token_ids == toys.answer(ChatCache(toys.target()), edited).token_ids
-    assert draft._seen[: len(edited)] == edited
+    assert draft._state._seen[: len(edited)] == edited
 
 
 @pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 @pytest.mark.parametrize("family", ["lfm2", "qwen3_5", "nemotron_h"])
 def test_a_model_whose_states_cannot_be_cut_goes_on_from_the_last_true_token(family: str) -> None:
     """Its drafts are mostly wrong, so it is thrown back every round, and must not begin the conversation anew for that."""
-    draft = ModelDrafter(golden.decoder(golden.FOLDER / family, torch.float32, 128), 128, 256)
+    draft = ModelDrafter(DecoderState(golden.decoder(golden.FOLDER / family, torch.float32, 128), 128), 256)
     target = golden.Golden("llama")
     passes: list[int] = []
-    run = draft._pass
-    draft._pass = lambda ids: passes.append(len(ids)) or run(ids)  # type: ignore[method-assign,func-returns-value]
+    run = draft._state.step
+    draft._state.step = lambda ids: passes.append(len(ids)) or run(ids)  # type: ignore[method-assign,func-returns-value]
     told = toys.answer(target.talk(), target.prompt, toys.guard(draft), limit=len(target.text))
     assert told.token_ids == target.text
     assert told.accepted < told.proposed
@@ -114,8 +115,8 @@ def test_a_fork_shares_weights_and_nothing_else() -> None:
     draft = rider(1)
     toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(draft))
     copy = draft.fork()
-    assert copy._decoder is draft._decoder
-    assert copy._seen == []
+    assert copy._state.decoder is draft._state.decoder
+    assert copy._state._seen == []
 
 
 def test_at_the_brim_it_proposes_less() -> None:
@@ -171,7 +172,7 @@ class TestOnDisk:
             self.ask(Engine(), big, DrafterChoice(name="draft_model", weights=str(tmp_path / "nothing")))
 
     def test_a_padded_vocabulary_drafts_shared_ids_only(self) -> None:
-        draft = ModelDrafter(toys.decoder(1, vocab=40), 300, 48)
+        draft = ModelDrafter(DecoderState(toys.decoder(1, vocab=40), 300), 48)
         row = draft._in_target_ids(torch.zeros(40))
         assert row.shape == (48,)
         assert bool(row[40:].isinf().all())

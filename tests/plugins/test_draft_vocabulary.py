@@ -16,6 +16,7 @@ from tokenizers import decoders, models
 
 from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
 from outrider.core.drafting import Fit, ModelInfo
+from outrider.core.drafting.decoder_state import DecoderState
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model.decoder import Decoder
 from outrider.core.sampling.sample import Settings
@@ -144,11 +145,15 @@ SPELT = Vocabulary([(False, b"<%d>" % i) for i in range(0, 48, 2)] + [(False, by
 
 def rider(seed: int = 0, capacity: int = 300) -> ModelDrafter:
     """The same ids in another order; seed 0 has the target's own weights."""
-    return ModelDrafter(shuffled(seed, ORDER), capacity, 48, Bridge(letters(range(48)), letters(ORDER), 48))
+    return ModelDrafter(
+        DecoderState(shuffled(seed, ORDER), capacity), 48, Bridge(letters(range(48)), letters(ORDER), 48)
+    )
 
 
 def half(capacity: int = 600) -> ModelDrafter:
-    return ModelDrafter(toys.decoder(3, vocab=36, context=600), capacity, 48, Bridge(letters(range(48)), SPELT, 48))
+    return ModelDrafter(
+        DecoderState(toys.decoder(3, vocab=36, context=600), capacity), 48, Bridge(letters(range(48)), SPELT, 48)
+    )
 
 
 @pytest.mark.parametrize("rule", ["match", "rejection"])
@@ -172,7 +177,7 @@ def test_with_half_of_the_tokens_the_text_is_the_targets(settings: Settings) -> 
     assert notes == []
     assert drafter._bridge is not None
     read = drafter._bridge.draft_ids([*PROMPT, *got.token_ids])[:-20]  # the last ones may not have been read yet
-    assert drafter._seen[: len(read)] == read
+    assert drafter._state._seen[: len(read)] == read
 
 
 def test_the_law_of_two_tokens_under_rejection() -> None:
@@ -181,7 +186,7 @@ def test_the_law_of_two_tokens_under_rejection() -> None:
     settings = Settings(temperature=1.0, top_p=1.0)
     model = toys.target(vocab=vocab, sharp=0.4)
     bridge = Bridge(words("a", "b", "c", "d", "e"), words("x", "c", "y", "e", "a"), vocab)
-    guarded = toys.guard(ModelDrafter(toys.decoder(3, vocab=vocab, sharp=0.4), 300, vocab, bridge))
+    guarded = toys.guard(ModelDrafter(DecoderState(toys.decoder(3, vocab=vocab, sharp=0.4), 300), vocab, bridge))
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(n):
         report = toys.answer(
@@ -205,8 +210,8 @@ def test_edits_are_read_anew_from_where_they_differ() -> None:
     guarded = toys.guard(drafter)
     first = toys.answer(talk, PROMPT, guarded)
     passes: list[int] = []
-    run = drafter._pass
-    drafter._pass = lambda ids: passes.append(len(ids)) or run(ids)  # type: ignore[method-assign,func-returns-value]
+    run = drafter._state.step
+    drafter._state.step = lambda ids: passes.append(len(ids)) or run(ids)  # type: ignore[method-assign,func-returns-value]
     toys.answer(talk, [*PROMPT, *first.token_ids, 4, 4], guarded)
     assert max(passes) < 24  # not the whole conversation again
     edited = [*PROMPT[:4], 1, 2, 3]
@@ -224,7 +229,9 @@ def test_a_conversation_too_long_in_its_own_tokens_is_left_alone() -> None:
 
 
 def test_a_conversation_that_it_cannot_read_at_all() -> None:
-    drafter = ModelDrafter(toys.decoder(1, vocab=8), 300, 48, Bridge(letters(range(48)), words("a", "b"), 48))
+    drafter = ModelDrafter(
+        DecoderState(toys.decoder(1, vocab=8), 300), 48, Bridge(letters(range(48)), words("a", "b"), 48)
+    )
     notes: list[str] = []
     want = toys.answer(ChatCache(toys.target()), PROMPT)
     got = toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(drafter, notes=notes))

@@ -18,6 +18,7 @@ from ahead import Rides, rides
 
 from outrider.core.decode.round_result import RoundResult
 from outrider.core.drafting import Drafter, Fit, Match, Stateless
+from outrider.core.drafting.decoder_state import DecoderState
 from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.policy.decisions import Drafted, Judged, Outcome, SharedRound
@@ -92,7 +93,7 @@ def test_dflash(rides: Rides, kind: str, tmp_path: Path) -> None:
 def test_draft_model(rides: Rides) -> None:
     def make(target: TargetModel) -> Drafter:
         decoder = toys.decoder(1, context=target.context, sharp=0.8)
-        return ModelDrafter(decoder, target.context + MAX_DRAFT_ROWS, 48, graphs=target.graphs)
+        return ModelDrafter(DecoderState(decoder, target.context + MAX_DRAFT_ROWS, target.graphs), 48)
 
     ahead.same(rides, toys.target(), make)
 

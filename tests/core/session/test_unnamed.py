@@ -12,6 +12,7 @@ from replay import Replay
 
 from outrider.core.conformance.law import few
 from outrider.core.conformance.rig import Rig
+from outrider.core.drafting.decoder_state import DecoderState
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.chat_cache import ChatCache
@@ -62,7 +63,7 @@ def test_a_drafter_that_likes_them(rule: str) -> None:
     """Same weights, nothing hidden: what it drafts is overruled where it must be, and the text is the plain one."""
     target = padded()
     plain = toys.answer(ChatCache(target), PROMPT, settings=toys.SAMPLED).token_ids
-    draft = ModelDrafter(padded(hide=False).decoder, 300, 48)
+    draft = ModelDrafter(DecoderState(padded(hide=False).decoder, 300), 48)
     ids = toys.answer(ChatCache(target), PROMPT, toys.guard(draft), settings=toys.SAMPLED, rule=rule).token_ids
     assert not set(UNNAMED) & set(ids)
     assert rule == "rejection" or ids == plain
@@ -81,7 +82,7 @@ def test_a_draft_model_reads_no_id_that_it_has_no_row_for() -> None:
     """A target with more rows, and a conversation that holds ids of them: the drafter goes on without these."""
     target = toys.target()
     notes: list[str] = []
-    small = ModelDrafter(toys.decoder(1, vocab=NAMED), 300, 48)
+    small = ModelDrafter(DecoderState(toys.decoder(1, vocab=NAMED), 300), 48)
     prompt = [*PROMPT, 47, 40, 5, 47]
     plain = toys.answer(ChatCache(target), prompt, settings=toys.SAMPLED, limit=80)
     assert any(token >= NAMED for token in plain.token_ids)
