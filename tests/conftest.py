@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
+import own_home
 import pytest
-
-from outrider.core.base import paths
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # toys are too small for a second thread, and the machine may be busy
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run where there is no GPU
@@ -31,27 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if hasattr(config, "cache"):
         os.environ.setdefault("OUTRIDER_BUILDS", str(config.cache.mkdir("builds")))
+    own_home.pytest_configure(config)
     if not hasattr(config, "workerinput"):
-        home = _home(paths.models_dir())
-        config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
-        os.environ["OUTRIDER_HOME"] = str(home)
-        os.environ.pop("OUTRIDER_MODELS", None)
         known = [str(PLUGINS), *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(known)
     if str(PLUGINS) not in sys.path:
         sys.path.append(str(PLUGINS))
-
-
-def _home(models: Path) -> Path:
-    """A new home with links to the files of the user's library, so that the tests find the starter and change nothing."""
-    home = Path(tempfile.mkdtemp(prefix="outrider-tests-"))
-    library = home / "data" / "models"
-    library.mkdir(parents=True)
-    for file in models.glob("*.gguf"):
-        (library / file.name).symlink_to(file)
-    if (models / ".verified").is_dir():
-        shutil.copytree(models / ".verified", library / ".verified")
-    return home
 
 
 def pytest_collection_finish() -> None:
