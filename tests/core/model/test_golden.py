@@ -14,8 +14,6 @@ from outrider.core.model.cache import layout
 from outrider.core.model.families import READERS
 from outrider.core.model.kernels import ops
 
-pytestmark = pytest.mark.skipif(not NAMES, reason=golden.REASON)
-
 
 @pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
@@ -34,7 +32,7 @@ def test_float64_logits(name: str, form: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").symlink_to(folder / "model.safetensors")
     model = decoder(tmp_path, torch.float64, 48)
     result = model.run(known["input_ids"][0], model.new_cache(48))
-    torch.testing.assert_close(result.logits, known["f64.logits"][0].double(), atol=5e-6, rtol=0)
+    golden.assert_close(result.logits, known["f64.logits"][0], atol=5e-6)
 
 
 def test_float32_logits_and_states(name: str) -> None:
@@ -42,12 +40,12 @@ def test_float32_logits_and_states(name: str) -> None:
     model = decoder(FOLDER / name, torch.float32, 48)
     states = range(len(model.spec.layers) + 1)
     result = model.run(known["input_ids"][0], model.new_cache(48), states=states)
-    torch.testing.assert_close(result.logits, known["logits"][0], atol=tolerance(name), rtol=0)
+    golden.assert_close(result.logits, known["logits"][0], atol=tolerance(name))
     assert result.hidden is not None
     for k in states:
-        torch.testing.assert_close(result.hidden[:, k], known[f"h.{k}"][0], atol=1e-3, rtol=1e-4)
+        golden.assert_close(result.hidden[:, k], known[f"h.{k}"][0], atol=1e-3)
     final = model.norm(result.hidden[:, -1])
-    torch.testing.assert_close(final, known["h.final"][0], atol=1e-3, rtol=1e-4)
+    golden.assert_close(final, known["h.final"][0], atol=1e-3)
 
 
 @pytest.mark.parametrize("name", sorted({"gemma3", "glm4", "gpt_oss", "llama", "qwen3_next"} & set(NAMES)))
@@ -62,7 +60,7 @@ def test_long_context(name: str) -> None:
     known = golden.tensors(name)
     model = decoder(FOLDER / name, torch.float32, 150)
     result = model.run(known["long.input_ids"][0], model.new_cache(150))
-    torch.testing.assert_close(result.logits, known["long.logits"][0], atol=tolerance(name), rtol=0)
+    golden.assert_close(result.logits, known["long.logits"][0], atol=tolerance(name))
 
 
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.thorough), 3, 8, 40])
@@ -75,7 +73,7 @@ def test_pieces_give_what_the_whole_gives(name: str, rows: int) -> None:
     for at in range(0, len(ids), rows):
         logits.append(model.run(ids[at : at + rows], cache).logits)
         cache.commit(min(at + rows, len(ids)))
-    torch.testing.assert_close(torch.cat(logits), known["logits"][0], atol=tolerance(name), rtol=0)
+    golden.assert_close(torch.cat(logits), known["logits"][0], atol=tolerance(name))
 
 
 @pytest.mark.parametrize("accepted", [0, 1, 5])
@@ -91,7 +89,7 @@ def test_rejected_drafts_leave_no_trace(name: str, accepted: int) -> None:
     model.run(draft, cache)
     cache.commit(21 + accepted)
     result = model.run(ids[21 + accepted :], cache)
-    torch.testing.assert_close(result.logits, known["logits"][0, 21 + accepted :], atol=tolerance(name), rtol=0)
+    golden.assert_close(result.logits, known["logits"][0, 21 + accepted :], atol=tolerance(name))
 
 
 def test_rewind_three_windows_back(name: str) -> None:
@@ -107,7 +105,7 @@ def test_rewind_three_windows_back(name: str) -> None:
     reached = cache.rewind(95)
     assert reached == (95 if cache.cut else 90)
     result = model.run(ids[reached:], cache)
-    torch.testing.assert_close(result.logits, known["long.logits"][0, reached:], atol=tolerance(name), rtol=0)
+    golden.assert_close(result.logits, known["long.logits"][0, reached:], atol=tolerance(name))
     assert cache.rewind(0) == 0
     again = model.run(ids[:48], cache)
     fresh = model.run(ids[:48], model.new_cache(48))
