@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,9 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run where there is no 
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False  # compiling all tests anew takes 9 s of each process of each run
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so it is in the background of a script, and processes inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PLUGINS = Path(sys.prefix) / "test-plugins"  # `make test` installs the third-party plugin there
 

@@ -31,9 +31,9 @@ from outrider.drafters.draft_model.training import DraftRecipe, DraftTrainee, Se
 VOCAB = 259
 
 
-@pytest.fixture
-def teacher(tmp_path: Path) -> Teacher:
-    return pupils.from_disk(toys.checkpoint(tmp_path / "big", layers=6))
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Teacher:
+    return pupils.from_disk(toys.checkpoint(tmp_path_factory.mktemp("teacher") / "big", layers=6))
 
 
 def fresh(teacher: Teacher, **options: Any) -> DraftTrainee:
