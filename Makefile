@@ -26,7 +26,7 @@ chat: $(VENV)/.app starter
 	$(BIN)/outrider chat $(ARGS)
 
 test: $(VENV)/.plugin starter
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 6 --dist worksteal $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

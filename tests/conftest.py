@@ -40,6 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.path.append(str(PLUGINS))
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Half a worker more for each core: tests of screens and processes wait for a quarter of their time."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + cores // 2
+
+
 def pytest_collection_finish() -> None:
     """Tests, modules and libraries stay to the end: they are not looked through for rubbish again and again."""
     gc.freeze()

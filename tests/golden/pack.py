@@ -46,8 +46,9 @@ class Packer:
 
     def pack(self, folder: Path, recipes: list[dict[str, Any]]) -> bytes:
         """One folder as the bytes of its packed file."""
-        drawn = [[some.flatten().numpy().tobytes() for some in golden_files.draw(recipe)] for recipe in recipes]
-        head: dict[str, Any] = {"random": recipes, "tensors": {}}
+        random = [golden_files.draw(recipe) for recipe in recipes]
+        drawn = [[some.flatten().numpy().tobytes() for some in each] for each in random]
+        head: dict[str, Any] = {"random": recipes, "digest": golden_files.digest(random), "tensors": {}}
         head["texts"] = {name: (folder / name).read_text() for name in TEXTS if (folder / name).exists()}
         head["pickles"] = {name: same for name, same in PICKLES.items() if (folder / name).exists()}
         stored = []

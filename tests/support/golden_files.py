@@ -16,6 +16,7 @@ import lzma
 import math
 import shutil
 import tempfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def assert_close(rows: Tensor, want: Tensor, *, atol: float) -> None:
     A number that is wrong alone moves a sketch by a part of its error, so the tolerance is half of the one for
     numbers: an error in all of a row is seen earlier than by a comparison of the numbers.
     """
-    assert want.shape[-1] == SKETCH, "the reference is not a sketch"
+    assert want.shape[-1] == SKETCH, "the reference is no sketch"
     got = sketch(rows)
     assert got.shape == want.shape
     torch.testing.assert_close(got, want.to(got.dtype), atol=atol / 2, rtol=0)
@@ -69,6 +70,21 @@ def draw(recipe: Mapping[str, Any]) -> list[Tensor]:
             some = first + (second - first) * torch.rand(shape, generator=generator)
             drawn.append(some.log() if kind == "log" else some)
     return drawn
+
+
+def digest(drawn: list[list[Tensor]]) -> int:
+    """Of all random numbers of a folder: another version of torch, or another processor, may draw others."""
+    total = 0
+    for some in drawn:
+        for tensor in some:
+            total = zlib.crc32(tensor.numpy().tobytes(), total)
+    return total
+
+
+def drawn_anew() -> dict[str, bool]:
+    """By folder: whether the random weights are those that the reference was computed with."""
+    heads = {name: Packed(DATA / name).head for name in json.loads((DATA / "order.json").read_text())}
+    return {name: digest([draw(some) for some in head["random"]]) == head["digest"] for name, head in heads.items()}
 
 
 def planes(tensor: Tensor) -> bytes:
@@ -132,6 +148,7 @@ def unpacked() -> Path:
     folder = ROOT / ".pytest_cache" / "golden" / told.hexdigest()[:16]
     if folder.is_dir():
         return folder
+    shutil.rmtree(folder.parent, ignore_errors=True)  # what older files were unpacked to
     folder.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
