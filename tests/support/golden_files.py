@@ -148,14 +148,16 @@ def unpacked() -> Path:
     folder = ROOT / ".pytest_cache" / "golden" / told.hexdigest()[:16]
     if folder.is_dir():
         return folder
-    shutil.rmtree(folder.parent, ignore_errors=True)  # what older files were unpacked to
     folder.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(dir=folder.parent))
+    older = [path for path in folder.parent.iterdir() if not path.name.startswith("new-")]
+    new = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
     try:
         for path in files:
             Packed(path).write(new / path.relative_to(DATA).with_suffix(""), new)
         with contextlib.suppress(OSError):  # another process was faster
             new.rename(folder)
+            for path in older:
+                shutil.rmtree(path, ignore_errors=True)
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return folder
