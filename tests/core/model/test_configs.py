@@ -20,6 +20,7 @@ from outrider.core.model.families import read_spec
 from outrider.core.model.families.spec import AttentionSpec
 
 HOSTILE = sorted((Path(__file__).parents[2] / "data" / "hostile").glob("*.config.json"))
+FORMS = [file for name in golden.WEIGHTS for file in sorted((golden.FOLDER / name).glob("config*.json"))]
 VALUES: list[Any] = [float("nan"), float("inf"), -1, 0, 1e12, True, "x", [], {}, None, 1000, [1], {"type": "linear"}]
 OTHERS = (
     "model_type",
@@ -71,13 +72,9 @@ def used(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return asked
 
 
-@pytest.mark.parametrize("form", ["config.json", "config_hub.json"])
-@pytest.mark.parametrize("name", golden.WEIGHTS)
-def test_whatever_a_used_key_holds(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("file", FORMS, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_whatever_a_used_key_holds(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence that is short and names a key, or a spec that a plan can be made of; nothing grows with absurd numbers."""
-    file = golden.FOLDER / name / form
-    if not file.exists():
-        pytest.skip("this family is published in one form")
     config = text_config(json.loads(file.read_text()))
     keys = used(config, monkeypatch)
     there = list(places(config))
