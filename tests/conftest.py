@@ -17,8 +17,10 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run where there is no 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False  # compiling all tests anew takes 9 s of each process of each run
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so it is in the background of a script, and processes inherit it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A script's background job ignores the keys of a terminal, and its processes inherit that.
+for _name, _default in (("SIGINT", signal.default_int_handler), ("SIGQUIT", signal.SIG_DFL)):
+    if hasattr(signal, _name) and signal.getsignal(getattr(signal, _name)) is signal.SIG_IGN:
+        signal.signal(getattr(signal, _name), _default)
 
 PLUGINS = Path(sys.prefix) / "test-plugins"  # `make test` installs the third-party plugin there
 
