@@ -305,6 +305,7 @@ def test_options_are_read_from_words() -> None:
 
 
 @pytest.mark.train
+@pytest.mark.thorough  # Medusa's is the quick one
 @pytest.mark.parametrize(
     "options",
     [{}, {"top": 8, "loss": "mse"}, {"own": 0.3, "own_tokens": 12}, {"width": 24, "match": 0.3}],
