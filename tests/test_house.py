@@ -18,7 +18,7 @@ ROOTS = ("app", "core", "plugins", "assets")
 HEAVY = {"torch", "numpy", "textual", "tokenizers", "safetensors", "huggingface_hub"}
 FILE_LINES, FUNCTION_LINES = 500, 60
 CORE_MODULES = 8  # that the drafting half of a plugin may take names from
-WIDE = {"dflash", "draft_model", "eagle", "medusa", "mtp"}  # still above it: `benchmarks/house.py` says by how much
+WIDE = {"draft_model"}  # still above it: `benchmarks/house.py` says by how much
 
 
 def sources() -> list[Path]:

@@ -17,7 +17,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from outrider.core.base.protocol import Report
-from outrider.core.drafting import Committed, Context, Draft, Drafter, Fit, Match, Needs, Shape, Stateless
+from outrider.core.drafting import (
+    Committed,
+    Context,
+    DeviceContext,
+    Draft,
+    Drafter,
+    Fit,
+    Match,
+    Needs,
+    Shape,
+    Stateless,
+)
 from outrider.core.model.model import TargetModel
 from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.dflash import DFlash
@@ -45,16 +56,14 @@ class Scripted(Stateless):
         self._newest = step.tokens[-1].to(DEVICE)
         self._length = torch.tensor(step.start + step.tokens.shape[0], device=DEVICE)
 
-    def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
-        """As `Drafter`."""
-        self._newest = tokens[(count - 1).view(1)][0]
-        self._length = self._length + count
-
-    def propose_device(self, nodes: int) -> Tensor:
+    def propose_device(self, context: DeviceContext) -> Draft | None:
         """The next tokens, or others where it errs."""
-        steps = torch.arange(nodes, device=DEVICE)
-        wrong = ~self._right[(self._length + steps).clamp_max(self._right.shape[0] - 1)]
-        return shapes.following(self._newest, 1 + steps + 9 * wrong)
+        newest, length, flying = self._newest, self._length, context.in_flight
+        if flying is not None:
+            newest, length = flying.tokens[flying.count - 1][0], length + flying.count[0]
+        steps = torch.arange(context.nodes, device=DEVICE)
+        wrong = ~self._right[(length + steps).clamp_max(self._right.shape[0] - 1)]
+        return Draft(shapes.following(newest, 1 + steps + 9 * wrong))
 
     def propose(self, context: Context) -> Draft | None:
         """Never asked for."""

@@ -36,7 +36,6 @@ from outrider.drafters.medusa import draft as medusa
 from outrider.drafters.medusa.format import open_heads
 from outrider.drafters.medusa.heads import read_heads
 from outrider.drafters.mtp import Mtp
-from outrider.drafters.mtp.layout import META
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 DISPATCHED = [name for name in golden.NAMES if not name.endswith("mxfp4")]  # `Replay` sees no product written in C
@@ -208,7 +207,7 @@ def test_pieces(name: str, gap: int, tmp_path: Path) -> None:
         return pieces(layers.target(folder), of_files(Mtp(), folder, {}), gap)
     if name == "heads":
         target = layers.target(toys.checkpoint(tmp_path / "target"))
-        return pieces(target, of_files(Mtp(), parallel_heads(tmp_path / "heads"), {}), gap)
+        return pieces(target, of_files(Mtp(), layers.parallel_heads(tmp_path / "heads"), {}), gap)
     if name == "dflash":
         folder = files.write(tmp_path, files.config(name), files.tensors(name))
         return pieces(toys.target(), of_files(DFlash(), folder, {"tree": False}), gap)
@@ -327,20 +326,10 @@ def test_medusa(tmp_path: Path) -> None:
 
 
 def test_parallel_heads(tmp_path: Path) -> None:
-    same(layers.target(toys.checkpoint(tmp_path / "target")), of_files(Mtp(), parallel_heads(tmp_path / "heads"), {}))
-
-
-def parallel_heads(folder: Path) -> Path:
-    """Three of them for the toy checkpoint."""
-    theirs = {ours: name for name, ours in META.items()}
-    g = torch.Generator().manual_seed(11)
-    blocks = [layers.block(g, kv=4) for _ in range(3)]
-    tensors = {f"extra_heads.{k}.{theirs[n]}": t for k, block in enumerate(blocks) for n, t in block.items()}
-    folder.mkdir()
-    save_file(tensors, folder / "consolidated.safetensors")
-    params = {"dim": 32, "n_layers": 5, "n_heads": 4, "n_future_tokens": 4, "vocab_size": -1, "norm_eps": 1e-5}
-    (folder / "params.json").write_text(json.dumps(params))
-    return folder
+    same(
+        layers.target(toys.checkpoint(tmp_path / "target")),
+        of_files(Mtp(), layers.parallel_heads(tmp_path / "heads"), {}),
+    )
 
 
 @pytest.mark.parametrize("quick", [False, True])

@@ -100,8 +100,8 @@ def check_round(
     path, rows, sure = [text[0]], [], []
     for slot in range(len(want)):
         if draft._parts.confidence is not None:
-            sure.append(draft.sure(slots, slot, path[-1]))
-        rows.append(slots.follow(slot, path[-1]))
+            sure.append(draft.sure(slots, slot, torch.tensor(path[-1:])))
+        rows.append(slots.follow(slot, torch.tensor(path[-1:])))
         path.append(int(draft._named(rows[-1].argmax())))
     assert path[1:] == want
     if window is None:
@@ -326,14 +326,14 @@ def test_output_that_is_not_a_number_is_no_draft(home: Path) -> None:
     for kind, tree in itertools.product(files.KINDS, (False, True)):
         talk = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
         draft = rider(home / f"{kind}{VOCAB}", talk.target, tree=tree)
-        spoil(draft._parts.network.norm.weight)
+        spoil(draft._parts.network.norm.weight)  # type: ignore[attr-defined]
         notes: list[str] = []
         report = toys.answer(talk, PROMPT, toys.guard(draft, notes=notes), limit=4)
         assert (report.proposed, notes) == (0, [])
     follower = rider(home / f"dspark{VOCAB}", toys.target(vocab=VOCAB))
     follower.advance(Committed(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))
     assert isinstance(follower._parts.follower, Markov)
-    spoil(follower._parts.follower.bias.weight)
+    spoil(follower._parts.follower.bias.weight)  # type: ignore[attr-defined]
     assert follower.propose(pairs.context(PROMPT, 4)) is None
 
 
@@ -398,7 +398,7 @@ def test_probs_are_the_engines_own_distribution_of_each_slot(home: Path, kind: s
     assert made is not None and made.probs is not None
     slots, sampler, path = draft.slots(PROMPT[-1], 4), Sampler(SHARP, Noise(1)), made.tokens.tolist()
     for slot, previous in enumerate([PROMPT[-1], *path[:-1]]):
-        row = draft._in_target_ids(slots.follow(slot, previous)[None])[0]
+        row = draft._in_target_ids(slots.follow(slot, torch.tensor([previous]))[None])[0]
         torch.testing.assert_close(made.probs[slot], sampler.distribution(row, path[:slot]))
 
 
@@ -455,7 +455,7 @@ def test_a_drafted_tree_is_that_of_its_own_laws(home: Path, kind: str) -> None:
         paths.append([*(paths[parent] if parent >= 0 else []), token])
         total = 0.0
         for slot, (previous, chosen) in enumerate(itertools.pairwise([PROMPT[-1], *paths[-1]])):
-            law = draft._in_target_ids(slots.follow(slot, previous)[None])[0].log_softmax(-1)
+            law = draft._in_target_ids(slots.follow(slot, torch.tensor([previous]))[None])[0].log_softmax(-1)
             total -= float(law[chosen])
         costs.append(total)
     assert len(paths) == 12

@@ -116,7 +116,7 @@ def test_all_tokens_come_from_one_pass_and_only_true_rows_stay(tmp_path: Path) -
         return entry(ids)
 
     network = replace(draft._network, embed=counted)
-    mixers = [block.attention for block in network.blocks]
+    mixers = network.layers.mixers
     state = DraftState(target, mixers, network.tables, network.entry.fuse, network.run)
     draft = Parallel(network, state, STATES, 48, Style(tree="chain"))
     draft.advance(Committed(0, ids[:12], NONE, states[:11]))

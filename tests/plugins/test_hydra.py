@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import ahead
 import pairs
 import pytest
 import torch
 import toys
+from ahead import Rides, rides
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -20,6 +22,8 @@ from outrider.core.sampling.sample import Settings
 from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.medusa import Medusa
 from outrider.drafters.medusa.draft import MedusaDrafter
+
+__all__ = ["rides"]
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 NONE = torch.empty(0, dtype=torch.int64)
@@ -212,3 +216,11 @@ class TestFiles:
         """As its authors save it, with the target's embedding beside the heads."""
         torch.save({"input_embed_fn.weight": torch.full((2, 2), torch.nan), **tensors()}, tmp_path / "hydra_lm_head.pt")
         assert loaded(tmp_path, toys.target()).shape.depth == HEADS
+
+
+def test_drafts_on_the_device(rides: Rides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "outrider.drafters.medusa.draft.MEASURED", 1000
+    )  # when a tree is grown anew is a round later there
+    path = folder(tmp_path, tensors())
+    ahead.same(rides, toys.target(), lambda target: loaded(path, target), 12)

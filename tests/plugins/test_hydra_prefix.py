@@ -12,10 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ahead
 import pairs
 import pytest
 import torch
 import toys
+from ahead import Rides, rides
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -29,6 +31,8 @@ from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
 from outrider.drafters.medusa import Medusa
 from outrider.drafters.medusa.draft import MedusaDrafter
+
+__all__ = ["rides"]
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 NONE = torch.empty(0, dtype=torch.int64)
@@ -447,3 +451,8 @@ class TestFiles:
     def test_heads_without_the_layer_before_them_are_not_this(self, tmp_path: Path) -> None:
         match = Medusa().check(target().info, str(folder(tmp_path, tensors(), grounded_heads=False)))
         assert match.fit == Fit.NO and "prefix-mlp without grounded_heads" in match.reason
+
+
+def test_drafts_on_the_device(rides: Rides, tmp_path: Path) -> None:
+    path = folder(tmp_path, tensors())
+    ahead.same(rides, target(), lambda target: loaded(path, target), 12)

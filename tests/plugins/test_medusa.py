@@ -7,16 +7,19 @@ import math
 from pathlib import Path
 from typing import Any
 
+import ahead
 import golden
 import pairs
 import pytest
 import torch
 import toys
+from ahead import Rides, rides
 from safetensors.torch import load_file, save_file
 
 from outrider.core.base.errors import BrokenFileError, DrafterError, ModelError
 from outrider.core.base.protocol import DrafterChoice, Generate, Message, ModelChoice, Sampling
 from outrider.core.drafting import Committed, Context, Draft, Fit, ModelInfo, Needs
+from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
@@ -25,6 +28,8 @@ from outrider.drafters.medusa.draft import MEASURED, MedusaDrafter
 from outrider.drafters.medusa.format import MedusaFiles, open_heads
 from outrider.drafters.medusa.heads import MedusaHeads, read_heads
 from outrider.drafters.medusa.tree import PUBLISHED, Choice, Meter, checked, grow, parents_of, prior
+
+__all__ = ["rides"]
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 NONE = torch.empty(0, dtype=torch.int64)
@@ -466,3 +471,22 @@ def medusa_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("medusa", "outrider.drafters.medusa:Medusa", registry.GROUP)
     known = [entry for entry in registry.entries() if entry.name != "medusa"]
     monkeypatch.setattr(registry, "entries", lambda: [*known, registry.Entry("medusa", "outrider", "0", point)])
+
+
+def test_drafts_on_the_device(rides: Rides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what they say of the heads is the same."""
+    files, meters = open_heads(folder(tmp_path, tensors())), list[Meter]()
+
+    def make(target: TargetModel) -> MedusaDrafter:
+        made = MedusaDrafter(read_heads(files, target), 48)
+        meters.append(made._meter)
+        return made
+
+    monkeypatch.setattr(
+        "outrider.drafters.medusa.draft.MEASURED", 1000
+    )  # when a tree is grown anew is a round later there
+    ahead.same(rides, toys.target(), make, 12)
+    host, there = meters[:2]
+    assert 20 < 2 * host.rounds <= there.rounds <= 2 * host.rounds + 4  # the host's last rounds may want no draft
+    start = sum(prior(2, len(there._hits[0]))[0]) * 8
+    assert sum(there._hits[0]) - start == pytest.approx(2 * (sum(host._hits[0]) - start), abs=4)

@@ -162,7 +162,7 @@ def test_layers_are_kept_as_those_of_the_target(bits: int, folder: Path) -> None
     layer, full = (next(iter(load(some)._layers)) for some in (model, plain))
     assert layers.forms(layer.block) == layers.forms(model.decoder.weights.blocks[0]) != layers.forms(full.block)
     assert (
-        type(layer.mix) in (Packed, Expanding) and type(full.mix) is Linear and layer.mix.nbytes < full.mix.nbytes / 2
+        type(layer.mix) in (Packed, Expanding) and type(full.mix) is Linear and layer.mix.nbytes < full.mix.nbytes / 2  # type: ignore[attr-defined]
     )
     want = toys.answer(ChatCache(layers.target(folder, quantize=bits)), PROMPT, None, limit=24).token_ids
     got = toys.answer(ChatCache(model), PROMPT, toys.guard(load(model)), tokens=4, limit=24)

@@ -5,6 +5,7 @@ Letters: `T` rows, `d` width, `V` vocabulary.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -154,3 +155,18 @@ def chain(
         logits.append(head @ read[-1])
         draft.append(int(logits[-1].argmax()))
     return draft, logits
+
+
+def parallel_heads(folder: Path) -> Path:
+    """Three of them for the toy checkpoint."""
+    from outrider.drafters.mtp.layout import META
+
+    theirs = {ours: name for name, ours in META.items()}
+    g = torch.Generator().manual_seed(11)
+    blocks = [block(g, kv=4) for _ in range(3)]
+    tensors = {f"extra_heads.{k}.{theirs[n]}": t for k, block in enumerate(blocks) for n, t in block.items()}
+    folder.mkdir()
+    save_file(tensors, folder / "consolidated.safetensors")
+    params = {"dim": 32, "n_layers": 5, "n_heads": 4, "n_future_tokens": 4, "vocab_size": -1, "norm_eps": 1e-5}
+    (folder / "params.json").write_text(json.dumps(params))
+    return folder

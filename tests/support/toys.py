@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outrider.core.base.errors import OutriderError
 from outrider.core.base.protocol import DrafterChoice, Report
-from outrider.core.drafting import Committed, Context, Draft, Drafter, ModelInfo, Needs, Shape, Stateless
+from outrider.core.drafting import Committed, Context, DeviceContext, Draft, Drafter, ModelInfo, Needs, Shape, Stateless
 from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block, Weights
@@ -345,22 +345,18 @@ class Bigram:
             self.after[self.newest] = token
             self.newest = token.clone()
 
-    def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
-        assert hidden.shape[0] == tokens.shape[0]
-        for index in range(tokens.shape[0]):  # static width; rows at and beyond `count` change nothing
-            true = index < count
-            self.after[self.newest] = torch.where(true, tokens[index], self.after[self.newest])
-            self.newest = torch.where(true, tokens[index], self.newest)
-
-    def propose_device(self, nodes: int) -> Tensor:
-        token, chain = self.newest, []
-        for _ in range(nodes):
-            token = self.after[token]
-            chain.append(token)
-        return torch.stack(chain)
+    def propose_device(self, context: DeviceContext) -> Draft | None:
+        after, newest, flying = self.after, self.newest, context.in_flight
+        if flying is not None:
+            after = after.clone()
+            for index in range(flying.tokens.shape[0]):  # static width; rows at and beyond `count` change nothing
+                true = index < flying.count[0]
+                after[newest] = torch.where(true, flying.tokens[index], after[newest])
+                newest = torch.where(true, flying.tokens[index], newest)
+        return Draft(_followers(after, newest, context.nodes))
 
     def propose(self, context: Context) -> Draft | None:
-        return Draft(self.propose_device(context.nodes))
+        return Draft(_followers(self.after, self.newest, context.nodes))
 
     def rewind(self, length: int) -> None:
         """A guess from cut text is still a guess."""
@@ -370,6 +366,15 @@ class Bigram:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+def _followers(after: Tensor, token: Tensor, count: int) -> Tensor:
+    """What follows a token, and that one, and so on [count]."""
+    chain = []
+    for _ in range(count):
+        token = after[token]
+        chain.append(token)
+    return torch.stack(chain)
 
 
 # ---------------------------------------------------------------------------------------------------- files

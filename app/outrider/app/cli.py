@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outrider.app import render
+from outrider.app import files, render
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -147,7 +147,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return _say(error, _usage_message(error), _usage_hint(error), 2)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        return _say(error, f"{error.strerror or error}{where}.", "`outrider doctor` looks at folders and disk.", 1)
+        why = files.reason(error)
+        return _say(error, f"{why[:1].upper()}{why[1:]}{where}.", "`outrider doctor` looks at folders and disk.", 1)
     except render.Failure as error:
         return _say(error, error.message, error.hint, error.code)
     return 0

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import IO, Any
 
+from outrider.app import files
 from outrider.app.config import folders
 from outrider.core.base import paths, protocol, terminal
 
@@ -381,8 +382,10 @@ def _open_log() -> IO[bytes]:
     """The engine's log, begun anew once it has grown long. A folder that cannot be written only costs the log."""
     log = paths.engine_log()
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (paths.data_dir(), log.parent):  # the engine would make them for all to read
+            files.make_folder(folder)
         long = log.exists() and log.stat().st_size > _LOG_LIMIT
-        return log.open("wb" if long else "ab")
+        how = os.O_TRUNC if long else os.O_APPEND
+        return open(os.open(log, os.O_WRONLY | os.O_CREAT | how, files.FILE), "ab")
     except OSError:
         return open(os.devnull, "wb")

@@ -84,6 +84,6 @@ def complete_chat(_context: click.Context, _parameter: click.Parameter, incomple
     found = [CompletionItem("last", help="the one last written in")]
     with contextlib.suppress(StoreError, OSError):
         if store_path().exists():
-            with Store.open(patience=0.1) as store:
+            with Store.open(patience=0.1, repairs=False) as store:
                 found += [CompletionItem(short(row.id), help=row.title) for row in store.chats(_CHATS)]
     return [item for item in found if item.value.startswith(incomplete.lower())]

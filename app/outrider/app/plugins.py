@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
+from outrider.app import files
 from outrider.app.render import Failure, WrongUsage
 from outrider.core.base import paths
 
@@ -193,7 +194,7 @@ def write_record(records: Sequence[Record]) -> None:
     path = _record_path()
     if not records and not path.exists():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    files.make_folder(path.parent)
     lines = ["# Written by `outrider plugins`: what it installed into this environment, and from where."]
     for record in records:
         lines += ["", "[[plugin]]", *(f"{key} = {_toml_string(value)}" for key, value in asdict(record).items())]

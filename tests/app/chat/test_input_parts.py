@@ -228,7 +228,8 @@ def test_prompts_are_found_by_all_of_their_words() -> None:
     assert len(found("", prompts)) == 3
 
 
-def test_an_editor_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_editor_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path))
     monkeypatch.setenv("EDITOR", "false --flag 'a b'")
     monkeypatch.delenv("VISUAL", raising=False)
     assert editor.command() == ["false", "--flag", "a b"]
@@ -240,6 +241,12 @@ def test_an_editor_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(editor.NoEditor, match="cannot be read"):
         editor.command()
     assert editor.edit("text", ["true"]) == "text" and editor.edit("", ["true"]) == ""
+    (script := tmp_path / "look.sh").write_text(
+        f'stat -c %a "$1" "$(dirname "$1")" > {tmp_path}/modes; dirname "$1" >> {tmp_path}/modes'
+    )
+    editor.edit("text", ["sh", str(script)])
+    *modes, folder = (tmp_path / "modes").read_text().split()
+    assert modes == ["600", "700"] and folder.startswith(f"{tmp_path}/state/") and not Path(folder).exists()
 
 
 def test_words() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from chat_support import Ride, answer, end, step
 from textual.widgets import Input, OptionList
 
 from outrider.app.chat.chats import ChatsScreen
+from outrider.app.chat.input.drafts import Drafts
 from outrider.app.chat.session import State
 from outrider.app.chat.transcript import UserMessage, Welcome
 from outrider.app.store.chats import Store
+from outrider.app.store.opening import store_path
 
 SLOW = [step(0, 0.0, [(f"word{n} ", "P") for n in range(10)]), end() | {"at": 600.0}]  # it waits to be stopped
 
@@ -138,3 +141,39 @@ async def test_the_list_fits_small_windows(ride: Any, size: tuple[int, int]) -> 
         assert isinstance(chat.app.screen.focused, Input)
         await chat.pilot.press("enter")
         await closed(chat)
+
+
+async def test_a_store_that_cannot_be_read_is_not_shown_as_empty(ride: Any) -> None:
+    store_path().parent.mkdir(parents=True)
+    store_path().write_bytes(b"not a database at all" * 500)
+    async with ride(answer("Yes.\n")) as chat:
+        (line,) = await listed(chat)
+        assert "Nothing of it can be read" in line and "no chat yet" not in line
+        await chat.pilot.press("escape")
+        await closed(chat)
+        assert len(chat.cards) == 1 and "Chats are not saved" in chat.cards[0]
+
+
+async def test_a_store_that_was_repaired_says_so(ride: Any) -> None:
+    async with ride(answer("Yes.\n")) as chat:
+        await chat.ask("one")
+    store_path().write_bytes(bytes(100) + store_path().read_bytes()[100:])
+    async with ride(answer("Yes.\n")) as chat:
+        await chat.until(lambda: chat.cards)
+        assert "The chats were repaired" in chat.cards[0] and "chats.damaged-" in chat.cards[0].replace("\n", "")
+        assert len(await listed(chat)) == 1
+
+
+async def test_a_draft_that_the_disk_does_not_take_is_told_once(ride: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with ride(answer("Yes.\n")) as chat:
+        await chat.until(lambda: chat.chat.input.keeping._drafts)
+        monkeypatch.setattr(Drafts, "save", full)
+        for text in ("a thought", "another"):
+            chat.chat.prompt.put(text)
+            await chat.chat.input.keeping._write(chat.session.chat.id, chat.chat.input.keeping._now())
+        assert [note for note in chat.notes if "the disk is full" in note] == [
+            "What you type is not kept until it is sent: the disk is full."
+        ]

@@ -90,7 +90,7 @@ async def test_a_window_that_died_or_went_on_holds_nothing(ride: Any) -> None:
             await chat.until(lambda: not chat.session.chat.turns)
             await chat.session.keeper.ask(lambda store: None)
             assert not looks.in_use("LIVE")
-    other._opened.close()
+    other._opened.connection.close()
 
 
 async def test_nothing_can_be_copied_of_a_first_answer_that_is_being_written(ride: Any) -> None:

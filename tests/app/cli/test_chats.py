@@ -13,6 +13,7 @@ import pytest
 from outrider.app.commands import _resume
 from outrider.app.store.chats import Store
 from outrider.app.store.opening import store_path
+from outrider.app.store.problems import Damaged
 from outrider.app.store.records import Answer, Chat, Node, Settings, short
 from outrider.core.base.protocol import DrafterChoice, ModelChoice, Sampling
 
@@ -173,8 +174,45 @@ def test_a_store_that_is_only_a_copy(outrider):
     store_path().chmod(0o644)
     store_path().write_bytes(b"garbage" * 99)
     done = outrider("chats", "list")
-    assert done.code == 0 and done.out == "" and "is not a file of chats" in done.err
+    assert done.code == 1 and done.out == "" and "is not a file of chats" in done.err and "no chat yet" not in done.err
     assert store_path().read_bytes() == b"garbage" * 99
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    "words", [["list"], ["show"], ["search", "river"], ["export", "--all", "-f", "json"], ["rm", "z10", "-y"]]
+)
+def test_a_store_that_cannot_be_read(outrider, words):
+    store_path().write_bytes(b"")
+    done = outrider("chats", *words)
+    assert (
+        done.code == 1
+        and done.out == ""
+        and "Nothing of it can be read" in done.err
+        and "no chat" not in done.err.lower()
+    )
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_damaged_store_is_exported_and_says_what_it_lost(outrider):
+    data = store_path().read_bytes()
+    store_path().write_bytes(bytes(100) + data[100:])
+    done = outrider("chats", "export", "--all", "-f", "json")
+    assert done.code == 0 and [chat["chat"]["title"] for chat in json.loads(done.out)["chats"]][1] == "About rivers"
+    assert "The chats were damaged and are repaired. No message was lost." in done.err and "chats.damaged-" in done.err
+    done = outrider("doctor")
+    assert "the damaged file is kept as" in done.out and done.err == "No problems.\n"
+
+
+@pytest.mark.usefixtures("filled")
+def test_damage_that_is_found_while_it_exports(outrider, monkeypatch):
+    def fails(self, chat):
+        monkeypatch.undo()
+        raise Damaged("The chats are damaged (found late).")
+
+    monkeypatch.setattr(Store, "load", fails)
+    done = outrider("chats", "export", "--all", "-f", "json")
+    assert done.code == 0 and len(json.loads(done.out)["chats"]) == 2 and "found late" in done.err
 
 
 def going(monkeypatch: pytest.MonkeyPatch, outrider, *words: str):

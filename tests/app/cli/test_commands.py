@@ -285,6 +285,24 @@ def test_doctor_names_a_folder_that_cannot_be_written(home, tmp_path, monkeypatc
     assert all("OUTRIDER_HOME" in finding.fix for finding in found)
 
 
+def test_doctor_names_what_others_can_read(outrider, home):
+    data = home.path / "data"
+    data.mkdir(0o700, parents=True)
+    (data / "chats.db").touch(0o600)
+    assert "yours alone" in outrider("doctor").out
+    (data / "chats.db").chmod(0o644)
+    data.chmod(0o755)
+    done = outrider("doctor")
+    assert (
+        done.code == 1
+        and f"{data} (755), {data / 'chats.db'} (644)." in done.out
+        and f"chmod -R go= {data}" in done.out
+    )
+    (data / "chats.db").chmod(0o600)
+    data.chmod(0o700)
+    assert outrider("doctor").code == 0
+
+
 @pytest.mark.parametrize(
     ("environ", "says"),
     [

@@ -400,7 +400,7 @@ def test_a_full_disk_is_said(start, words):
     with open("/dev/full", "wb") as full:
         process = start(*words, stdout=full)
         assert process.wait() == 1
-    assert process.stderr.read().startswith(b"Error: No space left on device.\n")
+    assert process.stderr.read().startswith(b"Error: The disk is full.\n")
 
 
 def test_ctrl_c_while_loading_ends_at_once(screen, home):

@@ -20,7 +20,7 @@ from outrider.app.store import keeper as module
 from outrider.app.store.chats import Store
 from outrider.app.store.diary import Diary
 from outrider.app.store.keeper import Keeper
-from outrider.app.store.problems import Busy, StoreError
+from outrider.app.store.problems import Busy, Repaired, StoreError
 from outrider.app.store.records import Settings
 from outrider.app.store.replies import chat_of
 
@@ -190,6 +190,41 @@ async def test_a_copy_is_told_and_read_but_not_written(path: Path) -> None:
         assert [row.id for row in await kept.keeper.ask(lambda store: store.chats())] == ["C1"]
         await kept.until(lambda: kept.told)
     assert len(kept.told) == 1 and "read-only" in kept.told[0].message
+
+
+async def test_a_repaired_store_is_told_and_written(path: Path) -> None:
+    filled(path).close()
+    path.write_bytes(bytes(100) + path.read_bytes()[100:])
+    async with keeping(path) as kept:
+        talk = Chat()
+        begun(kept.diary, "Hi", talk)
+        await kept.until(lambda: kept.told)
+        assert [one.title for one in await kept.keeper.ask(lambda store: store.chats())] == ["Hi", "Rivers"]
+    assert len(kept.told) == 1 and isinstance(kept.told[0], Repaired) and "chats.damaged-" in kept.told[0].message
+    with Store.open(path) as store:
+        assert store.trouble is None and path_of(store, talk.id) == ["Hi", ""]
+
+
+async def test_a_store_that_cannot_be_read_says_so_to_whoever_asks(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"not a database at all" * 500)
+    async with keeping(path) as kept:
+        with pytest.raises(StoreError, match="Nothing of it can be read"):
+            await kept.keeper.ask(lambda store: store.chats())
+        await kept.until(lambda: kept.told)
+        begun(kept.diary, "Hi", Chat())
+    assert len(kept.told) == 1 and "goes into a file of its own" in kept.told[0].hint
+    assert "Hi" in next(path.parent.glob("not-saved*.json")).read_text()
+
+
+async def test_the_store_is_copied_beside_the_chat_once_a_week(path: Path) -> None:
+    filled(path).close()
+    for _ in range(2):
+        async with keeping(path) as kept:
+            await kept.until(lambda: list((path.parent / "backups").glob("chats-*.db")))
+    (copy,) = (path.parent / "backups").iterdir()
+    with Store.open(copy) as store:
+        assert [row.id for row in store.chats()] == ["C1"]
 
 
 async def test_a_private_chat_leaves_no_trace(path: Path) -> None:

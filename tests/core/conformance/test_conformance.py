@@ -151,12 +151,12 @@ def test_a_silent_drafter_is_refused_and_not_failed(target: TargetModel) -> None
 
 def test_both_forms_of_a_device_drafter_are_run(target: TargetModel) -> None:
     class Wrong(toys.Bigram):
-        def advance_device(self, tokens, count, hidden) -> None:
+        def propose_device(self, context) -> None:
             raise RuntimeError("no such thing on a device")
 
     names = ("greedy", "rewind")
     assert failures(check(target, lambda target: toys.Bigram(device=True), PROMPTS, names=names)) == []
-    assert "advance_device" in verdicts(target, lambda target: Wrong(device=True), "greedy")["greedy"].text
+    assert "propose_device" in verdicts(target, lambda target: Wrong(device=True), "greedy")["greedy"].text
 
 
 def test_a_third_party_tests_its_plugin_with_it(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -293,10 +293,10 @@ def auto(
     ahead: list[bool] = []
     run = AsyncRounds._run
 
-    def counted(self: AsyncRounds, captured: Any, draft: Any, asked: int, *rest: Any) -> Any:
-        if not asked:
+    def counted(self: AsyncRounds, captured: Any, draft: Any, *rest: Any) -> Any:
+        if not len(draft):
             ahead.append(bool(self))
-        return run(self, captured, draft, asked, *rest)
+        return run(self, captured, draft, *rest)
 
     monkeypatch.setattr(AsyncRounds, "_run", counted)
     policy = Policy()

@@ -15,6 +15,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from outrider.app.chat.clean import harmless
+from outrider.app.store.problems import StoreError
 from outrider.app.store.records import Hit, Row
 
 _LINES = 200  # chats and messages that are listed
@@ -23,7 +24,7 @@ _LINES = 200  # chats and messages that are listed
 class ChatsScreen(ModalScreen[str]):
     """Ends with the id of the chosen chat, empty if none was.
 
-    `look` finds chats, and messages once there are words; `delete` deletes a chat and says so.
+    `look` finds chats, and messages once there are words, or raises StoreError; `delete` deletes a chat and says so.
     """
 
     BINDINGS: ClassVar = [
@@ -60,15 +61,17 @@ class ChatsScreen(ModalScreen[str]):
 
     async def _fill(self) -> None:
         words = self.query_one(Input).value.strip()
-        found = list(await self._look(words, _LINES))
+        nothing = "Nothing has all of these words" if words else "There is no chat yet"
+        try:
+            found = list(await self._look(words, _LINES))
+        except StoreError as error:
+            found, nothing = [], harmless(error.message)
         shown = self.query_one(OptionList)
         shown.clear_options()
         self._found = found
         shown.add_options([Option(_line(one)) for one in found])
         if not found:
-            shown.add_option(
-                Option("Nothing has all of these words" if words else "There is no chat yet", disabled=True)
-            )
+            shown.add_option(Option(nothing, disabled=True))
         shown.highlighted = 0 if found else None
 
     def on_input_submitted(self, _: Input.Submitted) -> None:

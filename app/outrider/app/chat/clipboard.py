@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from outrider.app import files
 from outrider.core.base import paths
 
 _MOST = 100_000  # characters of base64 that terminals take
@@ -97,11 +98,10 @@ def copy(
         return Copied(len(text), "terminal")
     path = paths.state_dir() / "clipboard.txt"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600, exist_ok=True)
-        path.write_text(text, "utf-8", errors="replace")
+        files.make_folder(path.parent)
+        files.write(path, text.encode("utf-8", "replace"))
     except OSError as error:
-        return Copied(0, "", f"{error.strerror} ({path})")
+        return Copied(0, "", f"{files.reason(error)} ({path})")
     return Copied(len(text), _short(path))
 
 

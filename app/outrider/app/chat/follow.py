@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from outrider.app import files
 from outrider.app.chat.keymap import keymap
 from outrider.app.chat.marks import Marks
 from outrider.app.chat.session import Problem, Session
@@ -145,7 +146,7 @@ class Follower:
             try:
                 remember(path, value)
             except OSError as error:
-                return f"not remembered: {error.strerror}"
+                return f"not remembered: {files.reason(error)}"
             sources = {**sources, path: Source("remembered")}
         self.settings = dataclasses.replace(self.settings, values=values, sources=sources)
         return "" if kind in ("remembered", "default") else f"for now; {place} decides at the next start"

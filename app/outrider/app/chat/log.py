@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outrider.app import render
+from outrider.app import files, render
 from outrider.app.client import EngineClient
 from outrider.app.store.writing import free_name, write_file
 from outrider.core.base import paths
@@ -117,5 +117,5 @@ class Log:
         try:
             write_file(path, self.text())
         except OSError as error:
-            return f"The log could not be written: {error.strerror} ({error.filename})."
+            return f"The log could not be written: {files.reason(error)} ({error.filename})."
         return f"Wrote {path.absolute()}; all that was ever printed is in {paths.engine_log()}."

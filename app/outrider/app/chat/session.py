@@ -26,7 +26,7 @@ from outrider.app.chat.view import View as View
 from outrider.app.client import EngineClient, EngineDied, EngineError
 from outrider.app.store.diary import Diary
 from outrider.app.store.keeper import Keeper
-from outrider.app.store.problems import StoreError
+from outrider.app.store.problems import Repaired, StoreError
 from outrider.app.store.records import Attachment, Node, Settings, copied
 from outrider.app.store.replies import chat_of
 from outrider.core.base import protocol
@@ -90,10 +90,8 @@ class Session:
         await self.bring_up()
 
     async def _recall(self) -> None:
-        try:
+        with contextlib.suppress(StoreError):  # the keeper has told that nothing can be read
             self.view.recall(await self.keeper.ask(lambda store: store.prompts(_RECALLED)))
-        except StoreError as error:
-            self._on_trouble(error)
 
     async def open_chat(self, name: str, *, system: str | None = None) -> bool:
         """Go on with a chat from the store, `system` in place of its own prompt. False if it cannot be read.
@@ -149,7 +147,8 @@ class Session:
         )
 
     def _on_trouble(self, error: StoreError) -> None:
-        self.view.complain(Problem("Chats are not saved", error.message, error.hint))
+        title = "The chats were repaired" if isinstance(error, Repaired) else "Chats are not saved"
+        self.view.complain(Problem(title, error.message, error.hint))
 
     # ------------------------------------------------------------------------------------------------ the engine
 

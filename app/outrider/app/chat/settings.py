@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from outrider.app import files
 from outrider.app.chat.follow import Follower, is_later
 from outrider.app.chat.keymap import build, own_keys
 from outrider.app.config import FIELDS, Field
@@ -203,7 +204,7 @@ class Board:
         except CannotEdit as error:
             raise Refused(f"{error} o opens the file.") from None
         except OSError as error:
-            raise Refused(f"{config_file()} cannot be written: {error.strerror}.") from None
+            raise Refused(f"{config_file()} cannot be written: {files.reason(error)}.") from None
 
     @property
     def keys(self) -> tuple[str, ...]:

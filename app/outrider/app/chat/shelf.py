@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from outrider.app import files
 from outrider.app.store.problems import StoreError
 from outrider.app.store.records import Hit, Row, short, title_of
 from outrider.app.store.writing import FORMATS, free_name, kind_of, write_file, written
@@ -69,13 +70,9 @@ class Shelf:
 
     async def _look(self, words: str, limit: int) -> Sequence[Row | Hit]:
         keeper = self._screen.session.keeper
-        try:
-            if words:
-                return await keeper.ask(lambda store: store.search(words, limit))
-            return await keeper.ask(lambda store: store.chats(limit))
-        except StoreError as error:
-            self._tell(error)
-            return []
+        if words:
+            return await keeper.ask(lambda store: store.search(words, limit))
+        return await keeper.ask(lambda store: store.chats(limit))
 
     async def _delete(self, name: str) -> bool:
         session = self._screen.session
@@ -158,7 +155,7 @@ class Shelf:
         except StoreError as error:
             self._tell(error)
         except OSError as error:
-            stage.tell(f"The chat {short(name)} could not be written: {error.strerror} ({error.filename}).")
+            stage.tell(f"The chat {short(name)} could not be written: {files.reason(error)} ({error.filename}).")
         else:
             stage.tell(f"Wrote this chat to {path.absolute()}")
 

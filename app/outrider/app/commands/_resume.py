@@ -36,14 +36,19 @@ def find_chat(word: str | None, *, last: bool, private: bool) -> tuple[Chat | No
     if private:
         raise WrongUsage("--private begins a chat of its own.", "Leave --continue and --resume out.")
     with Store.open() as store:
-        name = store.resolve(word or "last")
-        if last or (word or "").lower() == "last":
-            return _newest(store)
-        if not store.in_use(name):
-            return store.load(name).chat, ""
-        title = one_line(store.load(name).chat.title)
-        copy = store.copy(name)
-        return (store.load(copy).chat, copied(title)) if copy else (None, not_copied(title))
+        chat, told = _find(store, word or "last")
+        return chat, " ".join(filter(None, (store.repaired, told)))
+
+
+def _find(store: Store, word: str) -> tuple[Chat | None, str]:
+    name = store.resolve(word)
+    if word.lower() == "last":
+        return _newest(store)
+    if not store.in_use(name):
+        return store.load(name).chat, ""
+    title = one_line(store.load(name).chat.title)
+    copy = store.copy(name)
+    return (store.load(copy).chat, copied(title)) if copy else (None, not_copied(title))
 
 
 def _newest(store: Store) -> tuple[Chat | None, str]:

@@ -57,6 +57,8 @@ def chats() -> list[TrainPrompt]:
 
     found: list[TrainPrompt] = []
     with Store.open() as store:
+        if store.repaired or store.trouble is not None:
+            render.say(store.repaired or f"Warning: {store.trouble}")
         for row in store.chats():
             whole = store.load(row.id)
             asked = [one for one in whole.path() if one.role == "user" and one.state != "failed"]

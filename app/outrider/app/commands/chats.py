@@ -14,7 +14,8 @@ import click
 from outrider.app import names, render
 from outrider.app.command import Group
 from outrider.app.store.chats import Store
-from outrider.app.store.problems import StoreError
+from outrider.app.store.opening import open_copy
+from outrider.app.store.problems import Damaged, StoreError
 from outrider.app.store.records import Hit, Row, Whole, short
 from outrider.app.store.writing import FORMATS, kind_of, write_file, written
 from outrider.core.base.bounded import TooLong, read_all, read_path
@@ -44,13 +45,21 @@ def chats() -> None:
 
 @contextmanager
 def _store(*, writing: bool = False) -> Iterator[Store]:
-    """The store; says on stderr if it is only a copy to read. Raises `Failure` if it cannot be written but must."""
+    """The store; says on stderr if it was repaired or is only a copy to read, and what could not be read of its replies.
+
+    Raises `Failure` if nothing can be read, or if it cannot be written but must.
+    """
     with Store.open() as store:
-        if store.trouble is not None and writing:
+        if store.repaired:
+            render.say(store.repaired)
+        if store.trouble is not None and (writing or store.unreadable):
             raise store.trouble
         if store.trouble is not None:
             render.say(f"Warning: {store.trouble.message}", store.trouble.hint)
         yield store
+        if store.unread:
+            what = _count(len(store.unread), "message")
+            render.say(f"Attachments, marks or figures of {what} are damaged and left out.")
 
 
 @chats.command("list", epilog="Example: outrider chats list --limit 5 --json")
@@ -120,8 +129,7 @@ def export_chats(ids: tuple[str, ...], everything: bool, format: str | None, out
     if kind != "json" and (everything or len(ids) > 1):
         raise render.WrongUsage(f"{kind} holds one chat only.", "Add --format json, or name one chat.")
     with _store() as store:
-        names = [row.id for row in store.chats()] if everything else [store.resolve(word) for word in ids or ("last",)]
-        wholes = [store.load(name) for name in names]
+        wholes = _every(store) if everything else [store.load(store.resolve(word)) for word in ids or ("last",)]
     text = written(kind, wholes)
     if output is None or str(output) == "-":
         click.echo(text.encode(), nl=False)
@@ -129,6 +137,16 @@ def export_chats(ids: tuple[str, ...], everything: bool, format: str | None, out
     write_file(output, text)
     count = _count(len(wholes)) if len(wholes) != 1 else render.printable(f"“{wholes[0].chat.title}”")
     render.say(f"Wrote {count} to {output}, {render.size(len(text.encode()))}.")
+
+
+def _every(store: Store) -> list[Whole]:
+    """All chats, as far as they can be read."""
+    try:
+        return [store.load(row.id) for row in store.chats()]
+    except Damaged as error:
+        with Store(open_copy(store.path, error)) as copy:
+            render.say(f"Warning: {error.message}", copy.lost)
+            return [copy.load(row.id) for row in copy.chats()]
 
 
 @chats.command("import", epilog="Example: outrider chats import conversations.json")
@@ -176,7 +194,10 @@ def import_chats(files: tuple[Path, ...], as_json: bool) -> None:
 @click.option("--undo", is_flag=True, help="Bring back what was deleted last.")
 @_JSON
 def remove_chats(ids: tuple[str, ...], yes: bool, undo: bool, as_json: bool) -> None:
-    """Delete chats. Until the chat is started the next time, --undo brings back the last one deleted."""
+    """Delete chats. Until the chat is started the next time, --undo brings back the last one deleted.
+
+    The weekly copies of all chats, in the folder `backups` beside them, keep a deleted one for three weeks more.
+    """
     if undo == bool(ids):
         raise render.WrongUsage("Name the chats to delete.", "Or --undo alone, to bring back the last one.")
     with _store(writing=True) as store:

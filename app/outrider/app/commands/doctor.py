@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -12,16 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outrider.app import plugins, render
+from outrider.app import files, plugins, render
 from outrider.app.command import Command
 from outrider.app.config import Asked
 from outrider.app.config.read import config_file
+from outrider.app.store.opening import store_path
 from outrider.core.base import paths, protocol
 from outrider.core.base.protocol import Finding
 
 if TYPE_CHECKING:
     from outrider.app.commands._engine import Session
 
+_PRIVATE = {  # folders, and the files in them that have words of the user's
+    "data_dir": ("chats.*", "chats.writers/*", "backups/*", "drafts/**/*", "races/*", "not-saved*.json"),
+    "state_dir": ("engine.log*", "clipboard.txt", "not-saved*.json"),
+    "config_dir": (),
+}
 _MEND = "outrider config edit"
 
 
@@ -60,6 +67,8 @@ def _app_findings(environ: Mapping[str, str]) -> list[Finding]:
         lambda: _pace(environ),
         lambda: _colours(environ),
         _folders,
+        _modes,
+        _kept,
         _installers,
         _plugins,
         _settings,
@@ -143,6 +152,31 @@ def _folders() -> list[Finding]:
         else:
             found.append(Finding("ok", f"{name} folder", str(path)))
     return found
+
+
+def _modes() -> list[Finding]:
+    """What others on this machine can read of the chats."""
+    found = []
+    for folder, names in _PRIVATE.items():
+        path = getattr(paths, folder)()
+        if not path.is_dir():
+            continue
+        inside = sorted(one for name in names for one in path.glob(name) if one.is_file() and files.too_wide(one))
+        wide = [path] if files.too_wide(path) else []
+        if wide or inside:
+            named = ", ".join(f"{one} ({one.stat().st_mode & 0o777:o})" for one in (*wide, *inside[:2]))
+            more = f" and {len(inside) - 2} more files" if len(inside) > 2 else ""
+            text = f"Others on this machine can read what is yours: {named}{more}."
+            found.append(Finding("problem", "privacy", text, f"chmod -R go= {shlex.quote(str(path))}"))
+    return found or [Finding("ok", "privacy", "chats, drafts and logs are yours alone")]
+
+
+def _kept() -> list[Finding]:
+    """Damaged stores that were repaired."""
+    path = store_path()
+    kept = sorted(path.parent.glob(f"{path.stem}.damaged-*{path.suffix}"))
+    text = f"The chats were repaired; the damaged file is kept as {', '.join(map(str, kept))}."
+    return [Finding("note", "chats", text, "Delete it once you miss nothing.")] if kept else []
 
 
 def _installers() -> list[Finding]:

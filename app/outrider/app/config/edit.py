@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from outrider.app import files
 from outrider.app.config.toml import Entry, entries, key, lines_of, written
 
 
@@ -19,18 +17,8 @@ class CannotEdit(Exception):
 def replace(path: Path, text: str) -> None:
     """Write a file as a whole or not at all; a link stays a link. Raises OSError."""
     path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    number, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(number, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        if path.exists():
-            os.chmod(beside, path.stat().st_mode & 0o777)
-        os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
-        raise
+    files.make_folder(path.parent)
+    files.write(path, text.encode(), mode=path.stat().st_mode & 0o777 if path.exists() else files.FILE)
 
 
 def with_value(text: str, path: tuple[str, ...], value: Any) -> str:

@@ -25,8 +25,7 @@ def write(answer: Layers, thought: Layers) -> str:
 
 def lay(answer: Layers, thought: Layers, text: str) -> None:
     """Tell two texts that only know their kinds what `write` told. Raises ValueError for anything else."""
-    if not _ALL.fullmatch(text):
-        raise ValueError(f"{text[:40]!r} are no chances such as 9d|5b/")
+    check(text)
     for layers, told in zip((answer, thought), text.split("/"), strict=True):
         for one in told.split("|"):
             length = 0
@@ -35,6 +34,12 @@ def lay(answer: Layers, thought: Layers, text: str) -> None:
                 length += _number(letters)
             layers.add_pass(length)
         layers.cut(len(layers))
+
+
+def check(text: str) -> None:
+    """Raises ValueError if `write` never writes such a text."""
+    if not _ALL.fullmatch(text):
+        raise ValueError(f"{text[:40]!r} are no chances such as 9d|5b/")
 
 
 def lay_passes(answer: Layers, thought: Layers, passes: Sequence[Pass]) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from outrider.app import files
 from outrider.app.store import rows, schema, search
 from outrider.app.store.codec import count
 from outrider.app.store.ids import new_id
-from outrider.app.store.opening import PATIENCE, Opened, open_file, store_path
+from outrider.app.store.opening import PATIENCE, Opened, open_copy, open_file, store_path, writers_of
 from outrider.app.store.problems import StoreError, explain
 from outrider.app.store.records import Attachment, Chat, Deleted, Hit, Kept, Node, Row, Settings, Whole, short, title_of
-from outrider.app.store.writers import Writers
+from outrider.app.store.writers import Unshared, Writers
 from outrider.core.base.protocol import Report
 
 
@@ -28,23 +29,30 @@ class Store:
         self._opened = opened
         self._db = opened.connection
         self._writers: Writers | None = None
+        self.unread: set[str] = set()
+        """Messages that were loaded without their attachments, marks and figures, which are damaged."""
         if opened.trouble is not None:
             return
         try:
-            self._writers = Writers(opened.path.with_name(f"{opened.path.stem}.writers"))
+            self._writers = Writers(writers_of(opened.path)) if opened.shared else Unshared()
             with self._talking():
                 self._settle()
         except OSError as error:
             self.close()
-            raise StoreError(f"Nothing can be written beside {self.path} ({error.strerror}).") from error
+            raise StoreError(f"Nothing can be written beside {self.path}: {files.reason(error)}.") from error
         except StoreError:
             self.close()
             raise
 
     @classmethod
-    def open(cls, path: Path | None = None, *, patience: float = PATIENCE) -> Store:
-        """The user's store, or the one at `path`."""
-        return cls(open_file(path or store_path(), patience))
+    def open(cls, path: Path | None = None, *, patience: float = PATIENCE, repairs: bool = True) -> Store:
+        """The user's store, or the one at `path`; a damaged one is repaired."""
+        path = path or store_path()
+        opened = open_file(path, patience, repairs=repairs)
+        try:
+            return cls(opened)
+        except StoreError as trouble:
+            return cls(open_copy(path, trouble))
 
     def __enter__(self) -> Store:
         return self
@@ -54,7 +62,7 @@ class Store:
 
     def close(self) -> None:
         """Leave it."""
-        self._opened.close()
+        self._db.close()
         if self._writers is not None:
             self._writers.leave()
 
@@ -62,6 +70,21 @@ class Store:
     def trouble(self) -> StoreError | None:
         """Why nothing can be saved, None if all is well."""
         return self._opened.trouble
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether there is a store, but nothing in it can be read: whoever reads gets `trouble`."""
+        return self._opened.unreadable
+
+    @property
+    def lost(self) -> str:
+        """What a copy of a damaged store lacks, a sentence; empty for all others."""
+        return self._opened.lost
+
+    @property
+    def repaired(self) -> str:
+        """What was lost of a store that was damaged until now, and where that lies; empty for all others."""
+        return self._opened.repaired
 
     @property
     def path(self) -> Path:
@@ -78,6 +101,8 @@ class Store:
 
     @contextmanager
     def _talking(self) -> Iterator[None]:
+        if self.unreadable and self.trouble is not None:  # nobody must take it for one without chats
+            raise self.trouble
         try:
             yield
         except sqlite3.Error as error:
@@ -325,7 +350,10 @@ class Store:
         found, held = [], set(self._writers.held().values()) if self._writers is not None else set()
         for *told, settings in self._all(sql, (limit,)):
             chat, title, created, updated, messages = told
-            model = self._read(settings, Settings).model.model
+            try:
+                model = self._read(settings, Settings).model.model
+            except StoreError:  # which costs no more than this
+                model = ""
             row = Row(id=chat, title=title, created=created, updated=updated, messages=messages, model=model)
             row.in_use = chat in held
             found.append(row)
@@ -337,17 +365,13 @@ class Store:
         return [name for (name,) in self._all("SELECT DISTINCT chat FROM node WHERE writer = ? ORDER BY chat", (me,))]
 
     def load(self, chat: str) -> Whole:
-        """A chat with all of its messages. Raises `StoreError` if it is not here or damaged."""
+        """A chat with all of its messages. Raises `StoreError` if it is not here or the file fails."""
         found = self._all(rows.GET_CHAT, (chat,))
         if not found:
             raise StoreError(f"There is no chat {short(chat)}.", "`outrider chats list` shows what is here.")
-        try:
-            nodes = [rows.to_node(row) for row in self._all(rows.GET_NODES, (chat,))]
-            return Whole(chat=rows.to_chat(found[0]), nodes=nodes)
-        except (ValueError, msgspec.MsgspecError) as error:
-            raise StoreError(
-                f"The chat {short(chat)} is damaged ({error}).", "The backups beside the file may have it whole."
-            ) from error
+        nodes = [rows.to_node(row) for row in self._all(rows.GET_NODES, (chat,))]
+        self.unread |= {node.id for node, damaged in nodes if damaged}
+        return Whole(chat=rows.to_chat(found[0]), nodes=[node for node, _ in nodes])
 
     def _read(self, text: str, kind: Any) -> Any:
         try:
@@ -385,9 +409,10 @@ class Store:
         )
         found: dict[tuple[float, int], Kept] = {}
         for created, report, kinds, settings in self._all(sql):
-            told = self._read(report, Report)
-            outrider = self._read(settings, Settings).outrider if settings else ""
-            found.setdefault((created, told.seed), Kept(created, outrider, count(kinds), told))
+            with suppress(StoreError, ValueError):  # a damaged one costs no more than itself
+                told = self._read(report, Report)
+                outrider = self._read(settings, Settings).outrider if settings else ""
+                found.setdefault((created, told.seed), Kept(created, outrider, count(kinds), told))
         return list(found.values())
 
     def waiting(self, chat: str) -> list[tuple[str, str]]:

@@ -13,10 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from outrider.app.store.problems import Busy, StoreError
+from outrider.app.store.problems import Busy, Repaired, StoreError
 from outrider.app.store.records import Node, Settings
 from outrider.app.store.replies import Growing
 from outrider.core.base.protocol import Finish, Report, Step
@@ -137,18 +138,27 @@ class Keeper:
             self.parting = desk.close()
 
     def _open(self) -> Store:
+        from outrider.app.store.backups import back_up, due
         from outrider.app.store.chats import Store  # SQLite is loaded after the first paint
-        from outrider.app.store.opening import open_nothing
+        from outrider.app.store.opening import open_nothing, store_path
 
+        path = self._path or store_path()
         if self._private:
-            return Store(open_nothing())
+            return Store(open_nothing(path))
         try:
-            store = Store.open(self._path)
-            if store.trouble is None:
-                store.purge()
+            store = Store.open(path)
         except StoreError as error:
             self._tell(error)
-            return Store(open_nothing())
+            return Store(open_nothing(path, error))
+        if store.trouble is None:
+            try:
+                store.purge()
+            except StoreError as error:
+                self._tell(error)
+        if store.repaired:
+            self._tell(Repaired(store.repaired))
+        if store.trouble is None and due(path):
+            Thread(target=back_up, args=(path,), name="copy of the chats").start()
         if store.trouble is not None:
             self._tell(type(store.trouble)(store.trouble.message, f"{store.trouble.hint} {_LATER}".strip()))
         return store

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from outrider.app import files
 from outrider.app.store import exports
 from outrider.app.store.chats import Store
 from outrider.app.store.ids import new_id
 from outrider.app.store.opening import open_spare
 from outrider.app.store.problems import StoreError
 from outrider.app.store.records import Whole
-from outrider.app.store.writing import free_name, write_file
+from outrider.app.store.writing import free_name
 from outrider.core.base import paths
 
 
@@ -49,13 +50,19 @@ def _whole(whole: Whole, *, renew: bool) -> Whole:
 
 def _write(beside: Path, text: str) -> Path:
     trouble = ""
-    for folder in (beside, paths.state_dir(), Path(tempfile.gettempdir())):
+    for folder in (beside, paths.state_dir(), *_of_the_session()):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            files.make_folder(folder)
             file = free_name(folder, "not saved", "json")
-            write_file(file, text)
+            files.write(file, text.encode())
         except OSError as error:
-            trouble = trouble or str(error)
+            trouble = trouble or files.reason(error)
         else:
             return file
-    raise StoreError(f"What was written last could not be saved anywhere ({trouble}).", "")
+    raise StoreError(f"What was written last could not be saved anywhere: {trouble}.")
+
+
+def _of_the_session() -> list[Path]:
+    """The folder that the system gives the user alone until the session ends, where there is one; it needs no disk."""
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    return [folder / "outrider"] if folder.is_absolute() and folder.is_dir() and not files.too_wide(folder) else []

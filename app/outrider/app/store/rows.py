@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from outrider.app.store import codec
+from outrider.app.store import chances, codec
 from outrider.app.store.records import Answer, Attachment, Chat, Figures, Node, Pass, Settings
 from outrider.core.base.protocol import Report
 
@@ -25,6 +26,7 @@ PUT_ANSWER = (
     "INSERT OR REPLACE INTO answer (node, marks, thought_marks, ids, kinds, passes, figures, settings, report, chances) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+ANSWER = ("marks", "thought_marks", "ids", "kinds", "passes", "figures", "settings", "report", "chances")
 GET_CHAT = "SELECT id, title, created, updated, head, system, settings FROM chat WHERE id = ? AND deleted IS NULL"
 GET_NODES = (
     "WITH RECURSIVE kept (id) AS (SELECT id FROM node WHERE chat = ? AND parent IS NULL AND deleted IS NULL "
@@ -47,9 +49,11 @@ def of_chat(chat: Chat) -> tuple[Any, ...]:
 
 
 def to_chat(row: tuple[Any, ...]) -> Chat:
-    """A row of `GET_CHAT`. Raises msgspec's errors if it is damaged."""
+    """A row of `GET_CHAT`; damaged settings are those of a new chat."""
     chat, title, created, updated, head, system, settings = row
-    decoded = msgspec.json.decode(settings, type=Settings)
+    decoded = Settings()
+    with suppress(msgspec.MsgspecError):
+        decoded = msgspec.json.decode(settings, type=Settings)
     return Chat(id=chat, title=title, created=created, updated=updated, head=head, system=system, settings=decoded)
 
 
@@ -67,17 +71,32 @@ def of_answer(node: str, answer: Answer) -> tuple[Any, ...]:
     return (node, answer.marks, answer.thought_marks, *packed, *told, answer.chances)
 
 
-def to_node(row: tuple[Any, ...]) -> Node:
-    """A row of `GET_NODES`. Raises ValueError or msgspec's errors if it is damaged."""
+def to_node(row: tuple[Any, ...]) -> tuple[Node, bool]:
+    """A row of `GET_NODES`, and whether its attachments or its answer are damaged and left out."""
     name, parent, role, text, thinking, state, created, model, attachments, marks, *kept = row
     node = Node(
         id=name, parent=parent, role=role, text=text, thinking=thinking, state=state, created=created, model=model
     )
+    damaged = False
     if attachments:
-        node.attachments = msgspec.json.decode(attachments, type=list[Attachment])
+        try:
+            node.attachments = msgspec.json.decode(attachments, type=list[Attachment])
+        except msgspec.MsgspecError:
+            damaged = True
     if marks is not None:
-        thought_marks, ids, kinds, passes, figures, settings, report, chances = kept
-        node.answer = Answer(
+        node.answer = to_answer((marks, *kept))
+    return node, damaged or (marks is not None and node.answer is None)
+
+
+def to_answer(row: tuple[Any, ...]) -> Answer | None:
+    """The columns `ANSWER` of a row, None if they are damaged."""
+    marks, thought_marks, ids, kinds, passes, figures, settings, report, likely = row
+    try:
+        for text in (marks, thought_marks, kinds):
+            codec.count(text)
+        if likely:
+            chances.check(likely)
+        return Answer(
             marks=marks,
             thought_marks=thought_marks,
             ids=codec.unpack_ids(ids),
@@ -86,9 +105,10 @@ def to_node(row: tuple[Any, ...]) -> Node:
             figures=msgspec.json.decode(figures, type=Figures),
             settings=None if settings is None else msgspec.json.decode(settings, type=Settings),
             report=None if report is None else msgspec.json.decode(report, type=Report),
-            chances=chances,
+            chances=likely,
         )
-    return node
+    except (ValueError, TypeError, msgspec.MsgspecError):
+        return None
 
 
 def whole_text(text: Any) -> Any:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from outrider.app import files
+
 APPLICATION = 0x4F757472  # in the header of every store of ours
 
 # One script a version; those that went out are never changed. Times are seconds since 1970.
@@ -39,6 +41,14 @@ MIGRATIONS: tuple[str, ...] = (
 )
 
 
+def connect(path: Path | str, patience: float = 2.0, *, uri: bool = False) -> sqlite3.Connection:
+    """A connection without a change of its own; a text that is no UTF-8 is read as far as it is. Raises sqlite3.Error."""
+    connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False, uri=uri)
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
 def newest() -> int:
     """The version that this Outrider writes."""
     return len(MIGRATIONS)
@@ -64,13 +74,16 @@ def version_of(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring an older file up to date, after a copy of it was put beside it. Raises sqlite3.Error; then it is as it was."""
+def migrate(connection: sqlite3.Connection, path: Path | None) -> None:
+    """Bring an older file up to date, after a copy of it was put beside it, unless it is in memory and `path` is None.
+
+    Raises sqlite3.Error and OSError; then it is as it was.
+    """
     before = version_of(connection)
     if before >= newest():
         return
-    if before:
-        back_up(connection, path, newest())
+    if before and path is not None:
+        copy(connection, path.with_name(f"{path.stem}.before-{newest()}{path.suffix}"))
     with change(connection):
         for number in range(version_of(connection), newest()):  # another program may have been quicker
             for statement in MIGRATIONS[number].split(";"):
@@ -80,12 +93,15 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that the header of the file tells the version
 
 
-def back_up(connection: sqlite3.Connection, path: Path, version: int) -> Path:
-    """Copy the whole store beside it, before it becomes `version`; returns where."""
-    final = path.with_name(f"{path.stem}.before-{version}{path.suffix}")
-    unready = final.with_name(final.name + ".part")
-    unready.unlink(missing_ok=True)
-    with closing(sqlite3.connect(unready)) as copy:
-        connection.backup(copy)
-    os.replace(unready, final)
-    return final
+def copy(connection: sqlite3.Connection, path: Path) -> None:
+    """Copy the whole store to `path`, all of it or nothing. Raises sqlite3.Error and OSError."""
+    files.make_folder(path.parent)
+    unready = path.with_name(f".{path.name}.part")
+    try:
+        unready.unlink(missing_ok=True)
+        os.close(os.open(unready, os.O_WRONLY | os.O_CREAT | os.O_EXCL, files.FILE))
+        with closing(sqlite3.connect(unready)) as target:
+            connection.backup(target)
+        os.replace(unready, path)
+    finally:
+        unready.unlink(missing_ok=True)

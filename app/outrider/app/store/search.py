@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sqlite3
 
@@ -15,6 +16,11 @@ _VISIBLE = (
     "FROM node JOIN chat ON chat.id = node.chat WHERE node.deleted IS NULL AND chat.deleted IS NULL "
     "AND node.state NOT IN ('waiting', 'partial', 'failed')"
 )
+_NEW = "indexed = 0 AND state NOT IN ('waiting', 'partial')"
+_CREATE = (
+    "CREATE VIRTUAL TABLE IF NOT EXISTS found USING fts5 (text, content = 'node', content_rowid = 'n', "
+    "tokenize = 'unicode61 remove_diacritics 2')"
+)
 _COLUMNS = "SELECT chat.id, chat.title, node.id, node.role, node.created"
 
 
@@ -24,6 +30,8 @@ def has_index(connection: sqlite3.Connection) -> bool:
         connection.execute("SELECT rowid FROM found LIMIT 1").fetchone()
     except sqlite3.OperationalError:
         return False
+    except sqlite3.DatabaseError as error:
+        return _is_damaged(error)  # it is made anew when something is added
     return True
 
 
@@ -31,10 +39,7 @@ def build_index(connection: sqlite3.Connection) -> bool:
     """Make the full-text index if this SQLite knows how, and add what is not in it; whether there is one."""
     if not has_index(connection):
         try:
-            connection.execute(
-                "CREATE VIRTUAL TABLE IF NOT EXISTS found USING fts5 (text, content = 'node', content_rowid = 'n', "
-                "tokenize = 'unicode61 remove_diacritics 2')"
-            )
+            connection.execute(_CREATE)
         except sqlite3.OperationalError as error:
             if "no such module" not in str(error):
                 raise
@@ -46,19 +51,35 @@ def build_index(connection: sqlite3.Connection) -> bool:
 
 def add_to_index(connection: sqlite3.Connection) -> None:
     """Index every finished message that is not yet."""
-    new = "indexed = 0 AND state NOT IN ('waiting', 'partial')"
-    if connection.execute(f"SELECT 1 FROM node WHERE {new} LIMIT 1").fetchone():
+    if connection.execute(f"SELECT 1 FROM node WHERE {_NEW} LIMIT 1").fetchone():
         with change(connection):
-            connection.execute(f"INSERT INTO found (rowid, text) SELECT n, text FROM node WHERE {new}")
-            connection.execute(f"UPDATE node SET indexed = 1 WHERE {new}")
+            _on_index(connection, f"INSERT INTO found (rowid, text) SELECT n, text FROM node WHERE {_NEW}")
+            connection.execute(f"UPDATE node SET indexed = 1 WHERE {_NEW}")
 
 
 def drop_from_index(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> None:
     """Take messages out of the index before they are deleted for good."""
-    connection.execute(
-        f"INSERT INTO found (found, rowid, text) SELECT 'delete', n, text FROM node WHERE indexed = 1 AND ({where})",
-        values,
+    delete = (
+        f"INSERT INTO found (found, rowid, text) SELECT 'delete', n, text FROM node WHERE indexed = 1 AND ({where})"
     )
+    _on_index(connection, delete, values)
+
+
+def _on_index(connection: sqlite3.Connection, sql: str, values: tuple[object, ...] = ()) -> None:
+    """Change the index; a damaged one is made anew first, since the messages have all that was in it."""
+    try:
+        connection.execute(sql, values)
+    except sqlite3.DatabaseError as error:
+        if not _is_damaged(error):
+            raise
+        connection.execute("DROP TABLE found")
+        connection.execute(_CREATE)
+        connection.execute("INSERT INTO found (rowid, text) SELECT n, text FROM node WHERE indexed = 1")
+        connection.execute(sql, values)
+
+
+def _is_damaged(error: sqlite3.DatabaseError) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
 def words_of(query: str) -> list[str]:
@@ -75,7 +96,8 @@ def find(connection: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
     terms = [word for word in words if any(letter.isalnum() for letter in word)]
     hits: list[Hit] = []
     if len(terms) == len(words) and has_index(connection):
-        hits = _find_by_index(connection, terms, limit)
+        with contextlib.suppress(sqlite3.DatabaseError):  # a damaged index
+            hits = _find_by_index(connection, terms, limit)
     return hits or _find_by_looking(connection, words, limit) or _find_by_title(connection, words, limit)
 
 

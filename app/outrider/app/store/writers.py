@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from outrider.app import files
 from outrider.app.store.ids import new_id
 
 if sys.platform == "win32":
@@ -15,7 +16,8 @@ else:
     import fcntl
 
 
-def _take(descriptor: int) -> bool:
+def take(descriptor: int) -> bool:
+    """Lock a file. False if another program holds it."""
     try:
         if sys.platform == "win32":
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
@@ -32,12 +34,12 @@ class Writers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.me = new_id()
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(folder)
         ready = folder / self.me
         # Whoever looks before it is locked must not take it for dead.
         unready = ready if sys.platform == "win32" else folder / f".{self.me}"
-        self._held = os.open(unready, os.O_RDWR | os.O_CREAT, 0o600)
-        _take(self._held)
+        self._held = os.open(unready, os.O_RDWR | os.O_CREAT, files.FILE)
+        take(self._held)
         if unready != ready:
             unready.rename(ready)
 
@@ -82,12 +84,16 @@ class Writers:
         except FileNotFoundError:
             return False
         try:
-            dead = _take(descriptor)
+            dead = take(descriptor)
             if dead:
                 path.unlink(missing_ok=True)
             return not dead
         finally:
             os.close(descriptor)
+
+    def others(self) -> bool:
+        """Whether another program that runs has the store open."""
+        return any(path.name != self.me and self.alive(path.name) for path in self._folder.iterdir())
 
     def clear(self) -> None:
         """Remove the files of those that died."""
@@ -100,3 +106,27 @@ class Writers:
         with contextlib.suppress(OSError):
             (self._folder / self.me).unlink()
         os.close(self._held)
+
+
+class Unshared(Writers):
+    """For a store in memory, of which no other program knows."""
+
+    def __init__(self) -> None:
+        self.me = new_id()
+
+    def hold(self, chat: str) -> None:
+        """Nobody else could open it."""
+
+    def held(self) -> dict[str, str]:
+        """None."""
+        return {}
+
+    def alive(self, name: str) -> bool:
+        """Only this program is."""
+        return name == self.me
+
+    def clear(self) -> None:
+        """There is nothing to remove."""
+
+    def leave(self) -> None:
+        """There is nothing to leave."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from outrider.app import files
 from outrider.app.store.problems import StoreError
 from outrider.app.store.records import Whole
 
@@ -37,13 +37,8 @@ def written(kind: str, wholes: Sequence[Whole]) -> str:
 
 
 def write_file(path: Path, text: str) -> None:
-    """All of it or nothing. Raises OSError."""
-    unready = path.with_name(f".{path.name}.part")
-    try:
-        unready.write_text(text, "utf-8")
-        os.replace(unready, path)
-    finally:
-        unready.unlink(missing_ok=True)
+    """All of it or nothing, with the modes that the user's files have. Raises OSError that names it."""
+    files.write(path, text.encode(), files.ANYONE)
 
 
 def free_name(folder: Path, title: str, kind: str) -> Path:

@@ -137,9 +137,11 @@ class _Kit:
     def greedy(self) -> str:
         """The text at temperature 0 is that of plain decoding, in the device form too if there is one."""
         proposed = accepted = tokens = 0
-        for device in (False, True) if getattr(self._inner, "device", False) else (False,):
+        for device in (False, True):
             for ids in self.prompts:
                 got = self._on_device(ids) if device else self._ridden(ids)
+                if got is None:
+                    break
                 self.rig.same(Ask(ids), got)
                 self._choose(ids, got)
                 proposed += got.report.proposed
@@ -155,13 +157,14 @@ class _Kit:
             self._answers[ids] = self.rig.run(Ask(ids), self.ride())
         return self._answers[ids]
 
-    def _on_device(self, ids: tuple[int, ...]) -> Run:
-        """The same in the device form, on a target whose rounds are captured where that is possible."""
+    def _on_device(self, ids: tuple[int, ...]) -> Run | None:
+        """The same drafted on the device, in rounds that are captured where that is possible; None where it cannot do that."""
         target = self.rig.target
         rig = Rig(self._lender, target.context, capture_for(target.device))
-        ride = Ride(self._make(rig.target), self._name, trusted=self.trusted, device=True)
+        made = self._make(rig.target)
+        ride = Ride(made, self._name, trusted=self.trusted, device=getattr(made, "device", False))
         try:
-            return rig.run(Ask(ids), ride)
+            return rig.run(Ask(ids), ride) if ride.watch.device else None
         finally:
             ride.close()
 

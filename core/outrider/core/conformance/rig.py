@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from outrider.core.base.errors import OutriderError
 from outrider.core.base.protocol import DrafterChoice, Notice, Progress, Report, Step
 from outrider.core.decode.rounds import Rounds
 from outrider.core.drafting.contract import Committed as Fact
-from outrider.core.drafting.contract import Context, Draft, Drafter
+from outrider.core.drafting.contract import Context, DeviceContext, Draft, Drafter
 from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.model.capture import Capture
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
@@ -100,13 +99,9 @@ class Watch:
         self.drafts.append(tokens_of(draft))
         return draft
 
-    def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
-        """Device form."""
-        self.inner.advance_device(tokens, count, hidden)  # type: ignore[attr-defined]
-
-    def propose_device(self, nodes: int) -> Tensor:
-        """Device form."""
-        return self.inner.propose_device(nodes)  # type: ignore[attr-defined]
+    def propose_device(self, context: DeviceContext) -> Draft | None:
+        """As `DeviceDrafter`: the inner drafter's."""
+        return self.inner.propose_device(context)  # type: ignore[attr-defined]
 
 
 class _Control:

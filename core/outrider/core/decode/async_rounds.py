@@ -1,8 +1,8 @@
 """Rounds that the device does alone: pass, acceptance and commit in one captured piece, read by the host afterwards.
 
-Where nothing depends on the host (plain passes, drafters in the device form), the next round is launched before the last one is
-read, so that reading, writing text and telling the user cost no device time. What was launched beyond the end is forgotten:
-the length stays, and the drafter is rewound.
+Where nothing depends on the host (plain passes, drafts that are made on the device), the next round is launched before the last
+one is read, so that reading, writing text and telling the user cost no device time. A drafter then sees the round in flight as
+tensors, and is told of it as of any other once it is read. What was launched beyond the end is forgotten: the length stays.
 
 Letters: `W` rows of a pass.
 """
@@ -13,11 +13,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.contract import Choose, DeviceContext, InFlight
+from outrider.core.drafting.read_only import Tokens
+from outrider.core.drafting.registry import ActiveDrafter, GuardedDrafter
 from outrider.core.model.graph_runner import CapturedPass, DraftInputs, GraphRunner
 from outrider.core.sampling.accept import Accepted, accept
 from outrider.core.sampling.device import Kind, SamplingTensors, kind_of
@@ -26,27 +29,31 @@ from outrider.core.sampling.sample import Sampler
 
 from .round_result import RoundResult
 
+PARTS = 5  # of a report: tokens, path, choices, draft, rows of the parents
+
 
 @dataclass(slots=True)
 class _CapturedRound(CapturedPass):
-    """A captured round, and what the host reads of it: tokens, path, choices and draft, each [W], nodes accepted, all sure."""
+    """A captured round, and what the host reads of it: its parts, each [W], nodes accepted, all sure."""
 
     accepted: Accepted | None = None
-    report: Tensor | None = None  # [4 W + 2]
+    report: Tensor | None = None  # [PARTS W + 2]
 
 
 @dataclass(slots=True)
 class Launched:
-    """A round in flight."""
+    """A round that was launched and not yet read."""
 
     captured: _CapturedRound
     report: Tensor  # on the host, once all marks are passed
-    draft: DraftTree | None  # None: a draft of the device form
-    asked: int
+    draft: DraftTree  # tokens may lie on the device
     listener: ActiveDrafter | None
-    hidden: Tensor | None  # [W, states asked for, d]
+    author: GuardedDrafter | None  # who drafted on the device
+    hidden: Tensor | None  # [W, states asked for, d], row by row of the path
     fresh: bool
     stop: int = 0  # rows written at most
+    told: InFlight | None = None  # as the drafter of the next round saw it
+    broken: bool = False  # whether its draft, made on the device, was no numbers
     marks: list[_Mark] = field(default_factory=list)  # begun, drafted, done
 
 
@@ -81,7 +88,10 @@ class AsyncRounds:
         self._device = lane.decoder.device
         self._sampling = lane.shared.setdefault("sampling", SamplingTensors.on(self._device))
         self._sampling.set(sampler.settings, sampler.noise)
+        quick = self._sampling.like(kind, sure=False)  # drafters capture this, and keep it beyond the answer
+        self._choose: Choose = lane.shared.setdefault(f"choose {kind}", partial(_choose, lane.base, quick))
         self._in_flight: deque[Launched] = deque()
+        self._began = _Mark(self._device)  # the newest draft of the device
         self._read: float | None = None  # the clock when the last round was read, while others are in flight
 
     @staticmethod
@@ -97,10 +107,9 @@ class AsyncRounds:
         return bool(self._in_flight)
 
     @property
-    def drafter(self) -> ActiveDrafter | None:
-        """Who drafted in the device form what was launched last."""
-        newest = self._in_flight[-1]
-        return newest.listener if newest.draft is None else None
+    def newest(self) -> Launched:
+        """The round that was launched last."""
+        return self._in_flight[-1]
 
     @property
     def oldest(self) -> Launched:
@@ -119,36 +128,44 @@ class AsyncRounds:
         captured = self._captured(1 + len(draft), listener, line=draft.chain)
         if len(draft):
             captured.inputs.write([0, *draft.ids], None if draft.chain else draft.above)
-        self._run(captured, draft, len(draft), listener, [began, began])
+        self._run(captured, draft, listener, None, [began, began])
 
     @torch.inference_mode()
-    def launch_on_device(self, tokens: Sequence[int], drafter: ActiveDrafter, nodes: int) -> bool:
-        """Launch a round of a drafter in the device form; False where that proposes nothing more."""
-        began = _Mark(self._device)
+    def draft(self, tokens: Tokens, listener: ActiveDrafter, author: GuardedDrafter, nodes: int) -> DraftTree | None:
+        """What `author`, of `listener`, drafts on the device for the next round; None where it has to be asked on the host."""
+        self._began = _Mark(self._device)
         self._seek(tokens)
-        proposal = drafter.propose_device(nodes)  # [n]
-        if proposal is None:
-            return False
-        captured = self._captured(1 + nodes, drafter, line=True)
-        captured.inputs.tokens.fill_(-1)
-        captured.inputs.tokens[:nodes] = proposal
-        launched = self._run(captured, None, nodes, drafter, [began, _Mark(self._device)])
-        accepted, hidden, rows = captured.accepted, captured.hidden, nodes + 1
+        flying = self._seen_by(listener, author, len(tokens))
+        return author.propose_device(DeviceContext(tokens, nodes, flying, self._choose, self._kind))
+
+    @torch.inference_mode()
+    def launch_drafted(self, draft: DraftTree, listener: ActiveDrafter, author: GuardedDrafter) -> None:
+        """Launch the round of what `draft` gave."""
+        captured = self._captured(1 + len(draft), listener, line=draft.parents is None)
+        captured.inputs.place(draft.tokens, draft.parents)
+        self._run(captured, draft, listener, author, [self._began, _Mark(self._device)])
+
+    def _seen_by(self, listener: ActiveDrafter, author: GuardedDrafter, length: int) -> InFlight | None:
+        """What will become true behind `length` tokens, as the drafter of the next round sees it; None: nothing is in flight."""
+        if not self._in_flight:
+            return None
+        launched = self.newest
+        accepted = launched.captured.accepted
         assert accepted is not None
-        if hidden is None:
-            hidden = accepted.tokens.new_empty((rows, 0, self._lane.decoder.spec.width), dtype=self._lane.decoder.dtype)
-        drafter.known = max(drafter.known, launched.stop + 1)  # at most; what it really knows is read later
-        drafter.advance_device(accepted.tokens[:rows], 1 + accepted.count[0], hidden[:rows])
-        return True
+        hidden = listener.states_of(author, launched.hidden) if launched.listener is listener else None
+        launched.told = InFlight(length, accepted.tokens, 1 + accepted.count, hidden)
+        return launched.told
 
     @torch.inference_mode()
     def wait(self) -> RoundResult | None:
         """Read the oldest round. None if the host has to choose in it; it stays in flight, to be forgotten."""
         launched = self._in_flight[0]
         launched.marks[-1].wait()
-        report, width = launched.report.tolist(), launched.report.shape[0] // 4
-        tokens, path, choices, draft = (report[part * width : (part + 1) * width] for part in range(4))
-        taken, sure = 1 + report[-2], report[-1]
+        report, width = launched.report.tolist(), launched.report.shape[0] // PARTS
+        tokens, path, choices, draft, parents = (report[part * width : (part + 1) * width] for part in range(PARTS))
+        taken, sure, rows = 1 + report[-2], report[-1], 1 + len(launched.draft)
+        if launched.author is not None:
+            launched.draft, launched.broken = _read(launched.draft, draft[1:rows], parents[1:rows]), -1 in draft[1:rows]
         if not sure:
             return None
         self._in_flight.popleft()
@@ -160,28 +177,27 @@ class AsyncRounds:
         self._lane.cache.stood(length, launched.stop)
         if not self._in_flight:
             self._lane.moved((length, tokens[taken - 1]))
-        logits, hidden, draft_s = launched.captured.logits, launched.hidden, drafted.since(began)
+        if launched.told is not None:
+            launched.told.taken = taken
+        logits, draft_s = launched.captured.logits, drafted.since(began)
         assert logits is not None
         return RoundResult(
             tokens[:taken],
             [row - 1 for row in path[1:taken]],
-            DraftTree(torch.tensor(draft[1 : launched.asked + 1])) if launched.draft is None else launched.draft,
-            logits[: 1 + launched.asked],
-            None if hidden is None else hidden[torch.tensor(path[:taken])],
-            torch.tensor(choices[: 1 + launched.asked]),
+            launched.draft,
+            logits[: 1 + len(launched.draft)],
+            None if launched.hidden is None else launched.hidden[:taken],
+            torch.tensor(choices[: 1 + len(launched.draft)]),
             draft_s=draft_s,
             verify_s=max(0.0, total - draft_s),
             fresh=launched.fresh,
         )
 
-    def forget(self, length: int) -> None:
-        """What is in flight did not happen: the conversation has `length` tokens."""
+    def forget(self) -> None:
+        """What is in flight did not happen."""
         if self._in_flight:
-            drafter = next((one.listener for one in self._in_flight if one.draft is None), None)
             self._in_flight.clear()
             self._lane.moved(None)
-            if drafter is not None:
-                drafter.rewind(length)
         self._read = None
 
     @property
@@ -197,25 +213,25 @@ class AsyncRounds:
     def _run(
         self,
         captured: _CapturedRound,
-        draft: DraftTree | None,
-        asked: int,
+        draft: DraftTree,
         listener: ActiveDrafter | None,
+        author: GuardedDrafter | None,
         marks: list[_Mark],
-    ) -> Launched:
+    ) -> None:
         fresh = captured.fresh
         captured.run()
         captured.fresh = False
         self._lane.moved(None)
-        assert captured.report is not None
+        accepted, hidden = captured.accepted, captured.hidden
+        assert captured.report is not None and accepted is not None
         report = torch.empty(captured.report.shape, dtype=torch.int64, pin_memory=self._device.type == "cuda")
         report.copy_(captured.report, non_blocking=True)
-        hidden = captured.hidden  # the next round may be launched before these are read
-        hidden = None if hidden is None or draft is None else hidden[: 1 + asked].clone()
-        launched = Launched(captured, report, draft, asked, listener, hidden, fresh, marks=marks)
+        if hidden is not None:  # the next round may be launched before these are read
+            hidden = hidden.clone() if captured.inputs.line else hidden[accepted.path]
+        launched = Launched(captured, report, draft, listener, author, hidden, fresh, marks=marks)
         marks.append(_Mark(self._device))
         launched.stop = self._stop + captured.inputs.rows.shape[1]
         self._in_flight.append(launched)
-        return launched
 
     def _captured(self, rows: int, listener: ActiveDrafter | None, *, line: bool) -> _CapturedRound:
         """The captured round of the next width."""
@@ -235,7 +251,8 @@ class AsyncRounds:
                 lane.cache.settle(lane.base, 1 + taken.count, None if line else taken.path)
                 lane.base.add_(1 + taken.count)
                 lane.root.copy_(taken.tokens[taken.count])
-                parts = (taken.tokens, taken.path, taken.choices, made.inputs.rows[0], taken.count, taken.sure.long())
+                rows = made.inputs.rows
+                parts = (taken.tokens, taken.path, taken.choices, rows[0], rows[2], taken.count, taken.sure.long())
                 made.accepted, made.report = taken, torch.cat(parts)
 
             made.run = work
@@ -245,3 +262,17 @@ class AsyncRounds:
         captured = lane.captured(key, build)
         assert isinstance(captured, _CapturedRound)
         return captured
+
+
+def _choose(base: Tensor, sampling: SamplingTensors, logits: Tensor, depths: Tensor | int) -> Tensor:
+    """As `DeviceContext.choose`, behind `base` [1] committed tokens and the newest one."""
+    ids, _ = sampling.choose(logits, base + 1 + depths)
+    return torch.where(logits.amax(-1).isfinite(), ids, -1)
+
+
+def _read(draft: DraftTree, tokens: list[int], parents: list[int]) -> DraftTree:
+    """A draft of the device by what the host has read of it: `parents` are rows. A chain ends where a node is missing."""
+    if draft.parents is not None:
+        return DraftTree(torch.tensor(tokens), torch.tensor([row - 1 for row in parents]))
+    count = next((node for node, token in enumerate(tokens) if token < 0), len(tokens))
+    return DraftTree(torch.tensor(tokens[:count], dtype=torch.int64))

@@ -27,7 +27,8 @@ class RoundResult:
     fresh: bool = False  # its pass was captured just now, so that the times say nothing
     asked: int = 0  # draft tokens that were asked for
     from_exit: bool = False  # the early layers of its pass had run while drafting, so the pass was not a whole one
-    late: bool = False  # a draft was wanted, but the plain pass had been launched already
+    ahead: bool = False  # it was launched before it was chosen
+    on_device: bool = False  # its draft was made there
 
     proposed: int = field(init=False)  # draft nodes that were verified
     accepted: int = field(init=False)  # those that stay

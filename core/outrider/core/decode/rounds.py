@@ -1,7 +1,7 @@
 """One round: propose, verify, accept, commit, tell the drafter. `Rounds.run` is all of it, on a CPU and on a GPU.
 
-On a CPU the pass runs at once (`_verify_here`). On a GPU pass, acceptance and commit are one captured piece (`flights`), and the
-next round is launched before this one is read wherever it is known beforehand to need nothing of the host. Both call
+On a CPU the pass runs at once (`_verify_here`). On a GPU pass, acceptance and commit are one captured piece (`async_rounds`),
+and the next round is launched before this one is read wherever it is known beforehand to need nothing of the host. Both call
 `accept.accept`.
 
 Letters: `n` draft nodes.
@@ -17,7 +17,7 @@ import torch
 
 from outrider.core.drafting.contract import Committed, Context
 from outrider.core.drafting.read_only import Tokens
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.registry import ActiveDrafter, GuardedDrafter
 from outrider.core.model.decoder import Pass
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.accept import NO_DRAFT, accept
@@ -42,12 +42,13 @@ class Rounds:
             None  # as `Context.worth_drafting`, of the rounds to come
         )
         self.worth_extending: Callable[[int], bool] | None = None  # as `Context.worth_extending`
-        self.plain_next: Callable[[], bool] | None = (
-            None  # whether the next round will be plain though there is a drafter
-        )
+        self.next_round: Callable[[], tuple[str, int] | None] | None = None
+        """Who drafts in the round behind the one at hand and how many tokens, 0 for a plain one; None: that is not known yet."""
         self._seen = Tokens(tokens)  # by drafters
         self._ahead = ahead
         self._async = AsyncRounds.of(target.lane, sampler)
+        self._on_host = set[str]()  # whose drafts of the device are trees, which this target does not take
+        self._broken = False  # whether the last draft of the device was no numbers, so that the host is to look into it
 
     def run(self, drafter: ActiveDrafter | None, budget: int) -> RoundResult:
         """One round with at most `budget` draft tokens; 0 or no drafter is a plain pass.
@@ -57,20 +58,25 @@ class Rounds:
         began = time.perf_counter()
         drafter = None if drafter is None or drafter.failed else drafter
         budget = min(budget, self.target.most - 1)
-        on_device = self._async is not None and drafter is not None and drafter.device
-        nodes = min(budget, drafter.shape.nodes) if on_device and drafter is not None else 0
-        draft, late, launched = NO_DRAFT, False, bool(self._async)
-        if launched:
-            late = drafter is not None and budget > 0 and not nodes  # a draft was wanted
-        elif not nodes:
+        draft, launched = NO_DRAFT, bool(self._async)
+        on_device = not launched and self._launch_drafted(drafter, budget)
+        if not launched and not on_device:
             draft = self.propose(drafter, budget)
         drafted = time.perf_counter()
-        done = self.verify_draft(drafter, draft, nodes, ahead=self._ahead and not late)
-        if not launched:
+        done = self.verify_draft(drafter, draft, ahead=self._ahead)
+        if not launched and not on_device:
             done.draft_s += drafted - began
         done.total_s = done.draft_s + done.verify_s + done.advance_s
-        done.asked, done.late = len(done.draft) if launched else budget, late
+        done.asked, done.ahead = len(done.draft) if launched else budget, launched
         return done
+
+    @property
+    def in_flight(self) -> tuple[str, int] | None:
+        """Who drafted the round that was launched already, and how many tokens; "none", 0 for a plain one."""
+        if not self._async:
+            return None
+        launched = self._async.oldest
+        return launched.author.name if launched.author is not None else "none", len(launched.draft)
 
     def propose(self, drafter: ActiveDrafter | None, budget: int) -> DraftTree:
         """What is to be verified: of a tree that the target cannot take, the line of its first children."""
@@ -79,10 +85,8 @@ class Rounds:
         context = self.draft_context(drafter, budget)
         return drafter.propose(context, self.target.vocab, trees=self.target.trees) or NO_DRAFT
 
-    def verify_draft(
-        self, drafter: ActiveDrafter | None, draft: DraftTree, nodes: int = 0, *, ahead: bool = False
-    ) -> RoundResult:
-        """The round that is in flight, or one with that draft, whoever made it; `nodes`: with a draft of the device form instead.
+    def verify_draft(self, drafter: ActiveDrafter | None, draft: DraftTree, *, ahead: bool = False) -> RoundResult:
+        """The round that is in flight, or one with that draft, whoever made it.
 
         `ahead`: launch another one before this is read, if it is known to need nothing of the host.
         """
@@ -91,22 +95,25 @@ class Rounds:
             return self._verify_here(drafter, draft)
         began = time.perf_counter()
         if not rounds:
-            self._launch(rounds, drafter, draft, nodes)
-        if ahead and self._known(rounds, drafter, nodes) and rounds.fits(nodes, self.target.context):
-            self._launch(rounds, drafter, NO_DRAFT, nodes)
+            rounds.launch(self.tokens, draft, drafter)
+        if ahead:
+            self._launch_next(rounds, drafter)
         launched = rounds.oldest
+        own, author = launched.listener is drafter, launched.author
         done = rounds.wait()
+        if author is not None:
+            self._broken = launched.broken
+            if own and drafter is not None:
+                drafter.rode(author)
         if done is None:  # the host has to choose
-            rounds.forget(len(self.tokens))
-            return self._verify_here(drafter, launched.draft or NO_DRAFT)
-        if launched.draft is not None and len(draft):
+            rounds.forget()
+            return self._verify_here(drafter, launched.draft if own else NO_DRAFT)
+        if author is None and len(draft):
             done.verify_s = time.perf_counter() - began
-        author = launched.listener
-        if author is not None and len(done.draft):
-            done.drafter = author.riding
-        self._commit(None if launched.draft is None and author is drafter else drafter, done, known=author is drafter)
-        if launched.draft is None and author is not None and not rounds:  # what is in flight may still be taken back
-            author.known = len(self.tokens)
+        if len(done.draft) and launched.listener is not None:
+            done.drafter = (author or launched.listener).riding
+        done.on_device = author is not None
+        self._commit(drafter, done, known=own)
         return done
 
     def accept(
@@ -132,7 +139,7 @@ class Rounds:
     def close(self) -> None:
         """Nothing more is wanted: what the device did beyond the last round is forgotten."""
         if self._async is not None:
-            self._async.forget(len(self.tokens))
+            self._async.forget()
 
     def draft_context(self, drafter: ActiveDrafter, budget: int) -> Context:
         """What a drafter sees of this round."""
@@ -157,17 +164,38 @@ class Rounds:
         done.verify_s = time.perf_counter() - began - done.advance_s
         return done
 
-    def _launch(self, rounds: AsyncRounds, drafter: ActiveDrafter | None, draft: DraftTree, nodes: int) -> None:
-        if drafter is None or nodes == 0 or not rounds.launch_on_device(self.tokens, drafter, nodes):
-            rounds.launch(self.tokens, draft, drafter)
+    def _launch_drafted(self, drafter: ActiveDrafter | None, budget: int) -> bool:
+        """Whether a round could be launched whose draft the device makes; nothing is in flight."""
+        author = None if drafter is None or budget <= 0 or self._broken else drafter.on_device()
+        self._broken = False
+        if self._async is None or drafter is None or author is None:
+            return False
+        return self._launch(self._async, drafter, author, budget)
 
-    def _known(self, rounds: AsyncRounds, drafter: ActiveDrafter | None, nodes: int) -> bool:
-        """Whether the round behind the newest one needs nothing of the host."""
-        if nodes:
-            return rounds.drafter is drafter
-        if drafter is None:
-            return rounds.drafter is None
-        return rounds.drafter is None and self.plain_next is not None and self.plain_next()
+    def _launch_next(self, rounds: AsyncRounds, drafter: ActiveDrafter | None) -> None:
+        """Launch the round behind the newest one, if nothing of it is left to the host."""
+        next_round = ("none", 0) if drafter is None else self.next_round and self.next_round()
+        if not next_round:
+            return
+        name, nodes = next_round
+        author = None if drafter is None or not nodes else drafter.on_device(name)
+        if drafter is not None and author is not None and not self._broken:
+            self._launch(rounds, drafter, author, nodes)
+        elif not nodes and rounds.fits(0, self.target.context):
+            rounds.launch(self.tokens, NO_DRAFT, drafter)
+
+    def _launch(self, rounds: AsyncRounds, drafter: ActiveDrafter, author: GuardedDrafter, nodes: int) -> bool:
+        """Launch a round that `author` drafts on the device, if it can and there is room."""
+        nodes = min(nodes, author.shape.nodes, self.target.most - 1)
+        if author.name in self._on_host or (rounds and not rounds.fits(nodes, self.target.context)):
+            return False
+        draft = rounds.draft(self._seen, drafter, author, nodes)
+        if draft is not None and draft.parents is not None and not self.target.trees:
+            self._on_host.add(author.name)
+            return False
+        if draft is not None:
+            rounds.launch_drafted(draft, drafter, author)
+        return draft is not None
 
     def _commit(self, drafter: ActiveDrafter | None, done: RoundResult, *, known: bool = True) -> None:
         """The round's tokens become part of the conversation, and the drafter hears of them; `known`: it was its own round."""

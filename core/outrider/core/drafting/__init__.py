@@ -1,4 +1,4 @@
-"""What a drafting method is written against. Importing this package loads no torch; `ChainSampler` and `DraftState` do."""
+"""What a drafting method is written against. Importing this package loads no torch; `chain`, `layers` and `state` do."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,12 +6,15 @@ from outrider.core.base.model_info import ModelInfo
 
 from .contract import (
     API,
+    Choose,
     Committed,
     Context,
+    DeviceContext,
     DeviceDrafter,
     Draft,
     Drafter,
     Fit,
+    InFlight,
     Match,
     Method,
     Needs,
@@ -23,18 +26,25 @@ from .contract import (
 
 if TYPE_CHECKING:
     from .chain import ChainSampler
+    from .files import DraftFiles, open_draft
+    from .layers import DraftLayers, WeightReader, load_layers
     from .state import DraftState
 
 __all__ = [
     "API",
     "ChainSampler",
+    "Choose",
     "Committed",
     "Context",
+    "DeviceContext",
     "DeviceDrafter",
     "Draft",
+    "DraftFiles",
+    "DraftLayers",
     "DraftState",
     "Drafter",
     "Fit",
+    "InFlight",
     "Match",
     "Method",
     "ModelInfo",
@@ -43,9 +53,20 @@ __all__ = [
     "Stateless",
     "Stream",
     "Target",
+    "WeightReader",
+    "load_layers",
+    "open_draft",
 ]
 
-_LAZY = {"ChainSampler": "chain", "DraftState": "state"}
+_LAZY = {
+    "ChainSampler": "chain",
+    "DraftFiles": "files",
+    "DraftLayers": "layers",
+    "DraftState": "state",
+    "WeightReader": "layers",
+    "load_layers": "layers",
+    "open_draft": "files",
+}
 
 
 def __getattr__(name: str) -> Any:

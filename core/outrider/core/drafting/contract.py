@@ -14,7 +14,7 @@ Three rules carry everything:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
@@ -129,6 +129,33 @@ class Context:
     it having been drawn; None: always. Only for a drafter that asks `worth_drafting` too."""
 
 
+Choose = Callable[["Tensor", "Tensor | int"], "Tensor"]
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A round that was launched and has not been read: of its `W` rows the first `count` will have become true."""
+
+    start: int  # position of tokens[0] in the conversation
+    tokens: Tensor  # [W] int64
+    count: Tensor  # [1]
+    hidden: Tensor | None  # [W, states asked for, d], each the state that produced its token
+    taken: int = 0  # once it was read: `count`; 0 before that, and where it did not happen
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceContext:
+    """What a proposal on the device is made from."""
+
+    tokens: Sequence[int]  # all that are known to the host
+    nodes: int  # this round's budget, at least 1
+    in_flight: InFlight | None  # None: all is known
+    choose: Choose
+    """`choose(logits [r, V], depths [r] or int) -> ids [r]`: as `Context.sample`, for guesses at these depths (from 0). It
+    reads no value and may be part of what is captured, one graph for each `key`. -1 where a row is no numbers."""
+    key: Hashable
+
+
 class Target(Protocol):
     """All that a drafter may touch of the target."""
 
@@ -201,7 +228,7 @@ class Target(Protocol):
 
 
 class Drafter(Protocol):
-    """Loaded; follows one conversation. Also needs `device = True` and the two `*_device` verbs for the device form.
+    """Loaded; follows one conversation. One that drafts on the device is a `DeviceDrafter` too.
 
     It may say `free = True`: what it proposes depends on the tokens alone and costs microseconds, and `propose` changes nothing
     of its state. The engine may then ask it at any time, and judge it by text that was verified anyway. And `block = True`: all
@@ -239,16 +266,19 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class DeviceDrafter(Protocol):
-    """The device form: static widths, counts on the device, so that a round may start before the last one is read."""
+    """A drafter that can also draft without the host reading a value, so that a round may start before the last one is read.
+
+    It says `device = True`. What it hears with `advance` is the truth as ever; `context.in_flight` is what is not read yet.
+    """
 
     device: bool
 
-    def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
-        """`tokens` [W] of which the first `count` [] became true, `hidden` [W, states asked for, d]."""
-        ...
+    def propose_device(self, context: DeviceContext) -> Draft | None:
+        """At most `context.nodes` nodes as tensors on the device; None where it has to be asked by `propose` instead.
 
-    def propose_device(self, nodes: int) -> Tensor:
-        """Exactly `nodes` chain tokens [nodes] int64."""
+        The number of nodes hangs on nothing that only the device knows. `parents` may lie on the host where they are always the
+        same. There are no `probs`. A chain ends before the first id below 0; -1 there says that a row was no numbers.
+        """
         ...
 
 

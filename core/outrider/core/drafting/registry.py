@@ -21,7 +21,20 @@ from outrider.core.base.trouble import out_of_memory, release
 from outrider.core.sampling.draft_tree import DraftTree
 
 from . import announced
-from .contract import API, Committed, Context, Drafter, Fit, Match, Method, Needs, Shape, Stateless, Target
+from .contract import (
+    API,
+    Committed,
+    Context,
+    DeviceContext,
+    Drafter,
+    Fit,
+    Match,
+    Method,
+    Needs,
+    Shape,
+    Stateless,
+    Target,
+)
 from .draft_check import flaw, renumbered
 from .known_states import KnownStates
 from .watching import watching
@@ -285,9 +298,6 @@ class ActiveDrafter(Protocol):
     @property
     def known(self) -> int: ...  # tokens it knows, or will know when it is asked
 
-    @known.setter
-    def known(self, tokens: int) -> None: ...
-
     @property
     def failed(self) -> bool: ...  # whether it has been switched off
 
@@ -317,11 +327,20 @@ class ActiveDrafter(Protocol):
         """A checked draft, or None; without `trees` the line of its first children."""
         ...
 
-    def propose_device(self, nodes: int) -> Tensor | None:
-        """Device form of `propose`."""
+    def on_device(self, name: str | None = None) -> GuardedDrafter | None:
+        """The one of that name, or that was chosen for this round, if it can draft on the device."""
+        ...
 
-    def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
-        """Device form of `advance`."""
+    def propose_device(self, context: DeviceContext) -> DraftTree | None:
+        """As `DeviceDrafter`; asked of what `on_device` gave."""
+        ...
+
+    def rode(self, author: GuardedDrafter | None) -> None:
+        """The round that `advance` will tell of next had a draft of that one, or none, whatever was chosen since."""
+
+    def states_of(self, author: GuardedDrafter, hidden: Tensor | None) -> Tensor | None:
+        """Of the states [W, states asked for, d] those that `author` asked for."""
+        ...
 
     def fork(self, report: Callable[[str], None]) -> ActiveDrafter | None:
         """One that follows another conversation, which begins empty, and fails by itself; None where that cannot be made."""
@@ -419,13 +438,24 @@ class GuardedDrafter:
         drop = problem is None and draft.probs is not None and not context.probs
         return (replace(draft, probs=None) if drop else draft), problem
 
-    def propose_device(self, nodes: int) -> Tensor | None:
-        """Device form: `nodes` tokens [nodes], None after a failure."""
-        return self._call("propose_device", nodes)
+    def on_device(self, name: str | None = None) -> GuardedDrafter | None:
+        """As `ActiveDrafter`."""
+        return self if self.device and not self.failed else None
 
-    def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
-        """Device form of `advance`; the host learns `known` when it reads the count."""
-        self._call("advance_device", tokens, count, hidden)
+    def propose_device(self, context: DeviceContext) -> DraftTree | None:
+        """As `DeviceDrafter`; None after a failure too."""
+        draft = self._call("propose_device", context)
+        if draft is None or not 0 < len(draft) <= context.nodes:
+            return None
+        self._whole = None
+        return draft
+
+    def rode(self, author: GuardedDrafter | None) -> None:
+        """As `ActiveDrafter`: it is always itself."""
+
+    def states_of(self, author: GuardedDrafter, hidden: Tensor | None) -> Tensor | None:
+        """As `ActiveDrafter`: all."""
+        return hidden
 
     def fork(self, report: Callable[[str], None]) -> Self | None:
         """As `ActiveDrafter`."""

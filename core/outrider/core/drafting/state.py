@@ -31,7 +31,7 @@ from outrider.core.model.cache.states import MAX_DRAFT_ROWS, CacheConfig, KVCach
 from outrider.core.model.graph_runner import GraphRunner
 from outrider.core.model.steps import SHORT, Steps, filled
 
-from .contract import Committed, Target
+from .contract import Committed, DeviceContext, InFlight, Target
 
 CHUNK = 512  # rows of one pass; fewer wait until a draft is asked for
 TAIL = 64  # newest states that stay when their rows are written
@@ -39,6 +39,22 @@ TAIL = 64  # newest states that stay when their rows are written
 Run = Callable[[Sequence[KVCache], Tensor, Tensor, PassLayout, "Tensor | slice"], Any]
 """`run(rows, ids [S], x [S, d], layout, newest)` writes the rows of a pass and gives, as tensors, what the drafter wants of its
 rows `newest` [k]. Row i stands for the state `x[i]` and the token behind it, `ids[i]`."""
+
+
+Work = Callable[[Any, "Scratch", "Window"], Any]
+"""`work(made, scratch, window)`: from what `run` gave for the newest row, or without layers `read` of it, to a draft."""
+
+
+class Window(NamedTuple):
+    """The newest tokens, as only the device knows them."""
+
+    tokens: Tensor  # [W]
+    taken: Tensor  # [1] how many of them are true
+
+    @property
+    def root(self) -> Tensor:
+        """The newest one, [1]."""
+        return self.tokens[self.taken - 1]
 
 
 class Layer(Protocol):
@@ -79,6 +95,15 @@ class Scratch(NamedTuple):
     end: int  # rows that a captured pass reads
     tables: Tables
     like: Tensor
+    shifted: bool = True  # False: `shift` is 0
+
+    def line(self, rows: int, past: int = 0) -> PassLayout:
+        """Of a pass of so many rows behind `past` provisional ones, of which none sees those behind it."""
+        if not self.shifted:
+            return self.layout(rows, None, past)
+        start, device = self.base + past, self.like.device
+        seen = torch.ones(rows, rows, dtype=torch.bool, device=device).tril()
+        return self.layout(rows, Tree(start, torch.arange(rows, device=device) + (start + self.shift), seen), past)
 
     def layout(self, rows: int, tree: Tree | None = None, past: int = 0) -> PassLayout:
         """Of a pass of so many rows behind `past` provisional ones."""
@@ -131,6 +156,7 @@ class DraftState:
         self._written = 0  # of them by the last pass
         self._spans: list[tuple[int, int]] = []  # rows that follow each other: number and position of the first
         self._known: list[Known] = []  # ascending, those of the newest rows among them
+        self._ahead: InFlight | None = None  # whose rows stand behind the true ones
 
     # ------------------------------------------------------------------ what became true
 
@@ -141,6 +167,7 @@ class DraftState:
 
     def advance(self, step: Committed) -> None:
         """Take in tokens, and the states that came with them."""
+        ahead, self._ahead = self._ahead, None
         if step.start < len(self.tokens):
             self.rewind(step.start)
         self.tokens += step.tokens.tolist()
@@ -150,6 +177,11 @@ class DraftState:
         if first < self._stop:  # some are told anew
             self._keep(first)
         self._known.append(Known(first, step.hidden))
+        if self.rows and ahead is not None and ahead.start == step.start and self._next == first == step.start - 1:
+            self.count, self._written = (
+                self.count + ahead.taken,
+                ahead.taken,
+            )  # written when the next round was launched
         done = self._next if self.rows else self._stop
         while len(self._known) > 1 and self._known[1].position <= done - TAIL:
             del self._known[0]
@@ -158,6 +190,7 @@ class DraftState:
 
     def rewind(self, length: int) -> None:
         """Only the first `length` tokens are true, and the states that they led to."""
+        self._ahead = None
         del self.tokens[length:]
         count = self.count
         self._keep(length)
@@ -255,10 +288,15 @@ class DraftState:
             newest = len(self.tokens) - 2
             some = next(some for some in reversed(self._known) if some.position <= newest)
             return self._read(some.states[newest - some.position, None])
-        end, made = min(self._stop, len(self.tokens) - 1), None
+        end = min(self._stop, len(self.tokens) - 1)
         if again:
             self._cut(min(self._next, end - 1))
-        while self._next < end:
+        return self._write(end, behind)
+
+    def _write(self, end: int, behind: tuple[Sequence[int], Tensor] | None = None) -> Any:
+        """The rows below position `end` that wait; as `feed`."""
+        made = None
+        while self.rows and any(some.stop > self._next < end > some.position for some in self._known):
             states = self._waiting(self._next)[: end - self._next]
             position, count = self._next, states.shape[0]
             ids, x = self.tokens[position + 1 : position + 1 + count], self._read(states)
@@ -275,10 +313,8 @@ class DraftState:
         while index and self._known[index - 1].stop > position:
             index -= 1
         if not self._spans or self._known[index].position > position:
-            if not self._gaps:
-                self.count, self._spans = 0, []
             position = self._known[index].position
-            self._spans.append((self.count, position))
+            self._open(position)
         parts, at = list[Tensor](), position
         for some in self._known[index:]:
             if some.position > at or at - position >= CHUNK:
@@ -287,6 +323,14 @@ class DraftState:
             at = some.stop
         states = parts[0] if len(parts) == 1 else torch.cat(parts)
         return states[:CHUNK].to(self._room.device, self._room.dtype)
+
+    def _open(self, position: int) -> None:
+        """The next row stands for `position`: where that does not follow the last one, a new span begins."""
+        if self._spans and self._next == position:
+            return
+        if not self._gaps:
+            self.count, self._spans = 0, []
+        self._spans.append((self.count, position))
 
     def follow(self, token: int, x: Tensor, depth: int) -> Any:
         """What `run` gives for a guessed token, behind `depth` - 1 other guesses, from a fed back state [1, d]."""
@@ -304,27 +348,18 @@ class DraftState:
         shift = self._shift(row)
         assert run is not None
         if steps is None or count - newest >= SHORT:
-            layout = self._line(row, count, shift)
+            layout = self._scratch(row, shift).line(count)
             return run(self.rows, torch.tensor(ids, device=self._room.device), x, layout, slice(count - newest, count))
         width = GraphRunner.width(count)
         end = steps.end(row + width, self.rows[0])
 
         def work(sheet: Tensor, x: Tensor) -> Any:
             ids, base, ahead, last = sheet.split((width, 1, 1, 1))
-            layout = self._line(DeviceStart(base, end), width, ahead if shift else 0)
+            layout = self._scratch(base, ahead, end, shifted=shift > 0).line(width)
             return run(self.rows, ids, x, layout, last + torch.arange(newest, device=x.device))
 
         sheet = steps.told([*ids, *[0] * (width - count), row, shift, count - newest])
         return steps((key, width, end, newest, shift > 0), work, sheet, filled(x, width))
-
-    def _line(self, start: int | DeviceStart, rows: int, shift: int | Tensor) -> PassLayout:
-        """Rows that do not see those behind them."""
-        tree, device = None, self._room.device
-        if isinstance(shift, Tensor) or shift:
-            base = start.base if isinstance(start, DeviceStart) else start
-            positions = torch.arange(rows, device=device) + (base + shift)
-            tree = Tree(base, positions, torch.ones(rows, rows, dtype=torch.bool, device=device).tril())
-        return PassLayout(start, rows, self._tables, self._room.dtype, device, tree)
 
     @torch.inference_mode()
     def draft(
@@ -344,11 +379,66 @@ class DraftState:
         steps, count = self._steps, self.count
         shift = self._shift(count)
         if steps is None:
-            scratch = Scratch(count, shift, 0, self._tables, self._like)
+            scratch = self._scratch(count, shift)
             return work(scratch, torch.tensor(numbers, device=self._room.device), *tensors)
         end = steps.end(count + rows, self.rows[0], masked=masked or rows > LOOSE)
 
         def captured(sheet: Tensor, *tensors: Tensor) -> Any:
-            return work(Scratch(sheet[:1], sheet[1:2], end, self._tables, self._like), sheet[2:], *tensors)
+            return work(self._scratch(sheet[:1], sheet[1:2], end), sheet[2:], *tensors)
 
         return steps((key, end), captured, steps.told([count, shift, *numbers]), *tensors)
+
+    def _scratch(
+        self, base: int | Tensor, shift: int | Tensor, end: int = 0, *, shifted: bool | None = None
+    ) -> Scratch:
+        moved = isinstance(shift, Tensor) or shift > 0 if shifted is None else shifted
+        return Scratch(base, shift, end, self._tables, self._like, moved)
+
+    @torch.inference_mode()
+    def draft_ahead(self, context: DeviceContext, key: Hashable, work: Work, *, rows: int, masked: bool = False) -> Any:
+        """What `work` makes with up to `rows` provisional rows behind all that will be true, the round in flight among it.
+
+        None where that is not known, or has no room: the drafter has to be asked on the host. That round's rows become true with
+        it, without another pass. `key` and `masked` as in `draft`; nothing is asked of the device.
+        """
+        steps, flying, length = self._steps, context.in_flight, len(context.tokens)
+        if steps is None or not self.ready(length) or (flying is not None and flying.hidden is None):
+            return None
+        if flying is None:  # the newest row alone, whether it is written or not
+            newest = length - 2
+            self._write(newest)
+            self._cut(newest)
+            known = next(some for some in reversed(self._known) if some.position <= newest)
+            tokens, count = torch.tensor(self.tokens[-1:]), torch.ones(1, dtype=torch.int64)
+            hidden = known.states[newest - known.position, None]
+        else:
+            self._write(length - 1)
+            tokens, count, hidden = flying.tokens, flying.count, flying.hidden
+        assert hidden is not None
+        position, width = length - 1 - (flying is None), tokens.shape[0]
+        if self.rows:
+            self._open(position)
+        base, shift = self.count, self._shift(self.count) if self.rows else 0
+        whole = self.rows[0].parts[0].shape[0] if self.rows else base + width + rows
+        if base + width + rows > whole:
+            return None
+        end = steps.end(base + width + rows, self.rows[0], masked=masked or rows > LOOSE) if self.rows else 0
+
+        def captured(sheet: Tensor, tokens: Tensor, count: Tensor, hidden: Tensor) -> Any:
+            base, ahead, last = sheet[:1], sheet[1:], count - 1
+            x, made = self._read(hidden), None
+            if self.rows:
+                assert self._run is not None
+                window = self._scratch(base, ahead, end, shifted=shift > 0).line(width)
+                made = self._run(self.rows, tokens, x, window, last)
+            else:
+                made = x[last]
+            return work(made, self._scratch(base + count, ahead, end, shifted=shift > 0), Window(tokens, count))
+
+        made = steps(
+            (key, context.key, width, end, shift > 0), captured, steps.told([base, shift]), tokens, count, hidden
+        )
+        if flying is None and self.rows:
+            self.count, self._written = base + 1, 1
+        self._ahead = flying
+        return made

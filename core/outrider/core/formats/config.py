@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from outrider.core.base.errors import ModelError
 
@@ -43,11 +43,11 @@ class ConfigReader:
         """The first of these keys that has a value; the first of all if none has one."""
         return next((key for key in keys if self.has(key)), keys[0])
 
-    def given(self, **values: Any) -> ConfigReader:
+    def given(self, **values: Any) -> Self:
         """The same table with other values."""
-        return ConfigReader({**self._values, **values}, self._origin, self._hint, self._error, self._prefix)
+        return type(self)({**self._values, **values}, self._origin, self._hint, self._error, self._prefix)
 
-    def defaults(self, **values: Any) -> ConfigReader:
+    def defaults(self, **values: Any) -> Self:
         """The same table with these values where it has none."""
         return self.given(**{key: value for key, value in values.items() if not self.has(key)})
 
@@ -122,12 +122,12 @@ class ConfigReader:
             self.wrong(key, "it must be two numbers, the smaller one first")
         return float(found[0]), float(found[1])
 
-    def table(self, key: str) -> ConfigReader:
+    def table(self, key: str) -> Self:
         """A table in the table, an empty one if there is none."""
         value = self._value(key, {})
         if not isinstance(value, Mapping):
             self.wrong(key, "it must be a table of settings")
-        return ConfigReader(value, self._origin, self._hint, self._error, f"{self._prefix}{key}.")
+        return type(self)(value, self._origin, self._hint, self._error, f"{self._prefix}{key}.")
 
     # ------------------------------------------------------------------ lists
 

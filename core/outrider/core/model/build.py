@@ -51,9 +51,7 @@ class Builder(Reader):
 
     def final_norm(self) -> Norm:
         """The norm before the head."""
-        norm = self.norm(self.names.final, final=True)
-        assert norm is not None
-        return norm
+        return self.norm(self.names.final, final=True)
 
     def head(self, embedding: Table) -> Linear:
         """The output projection: stored, or the token table where the file has none of its own.
@@ -84,12 +82,10 @@ class Builder(Reader):
         if not each:
             return None
         whole = each * len(self.spec.layers)
-        norm = self.norm("per_layer_projection_norm", each)
-        assert norm is not None
         return ExtraEmbedding(
             self.table("embed_tokens_per_layer.weight", whole),
             self.linear("per_layer_model_projection", whole, self.spec.width),
-            norm,
+            self.norm("per_layer_projection_norm", each),
         )
 
     # ------------------------------------------------------------------ blocks
@@ -99,14 +95,15 @@ class Builder(Reader):
         layer, names, at = self.spec.layers[index], self.names, f"layers.{index}."
 
         def norm(name: str, eps: float | None = None) -> Norm | None:
-            return self.norm(at + name if name else "", None, eps)
+            return self.norm(at + name, None, eps) if name else None
 
         source = layer.mixer.source if isinstance(layer.mixer, AttentionSpec) else None
+        unnormed = layer.mixer.reads > 0 if isinstance(layer.mixer, AttentionSpec) else isinstance(layer.mixer, Absent)
         block = Block(
             mixer=self._mixer(index, at),
             channel=self._channel(layer.channel, at),
             source=index if source is None else source,
-            before_mixer=norm("" if isinstance(layer.mixer, Absent) else names.before_mixer),
+            before_mixer=norm("" if unnormed else names.before_mixer),
             after_mixer=norm(names.after_mixer, self.spec.post_eps),
             before_channel=norm("" if isinstance(layer.channel, Absent) else names.before_channel),
             after_channel=norm(names.after_channel, self.spec.post_eps),
@@ -168,7 +165,7 @@ class Builder(Reader):
 
     def _projections(self, spec: AttentionSpec, at: str) -> tuple[list[Tensor | Grouped], list[Tensor]]:
         """Rows of queries, keys, values and gate, as far as this layer has them, and their biases."""
-        h, d = spec.head_dim, self.spec.width
+        h, d = spec.head_dim, spec.reads or self.spec.width
         q, kv = spec.heads * h, spec.kv_heads * h
         if self.has(at + "qkv_proj.weight"):
             biases = list(self.tensor(at + "qkv_proj.bias", q + 2 * kv).split([q, kv, kv])) if spec.bias else []
@@ -213,7 +210,7 @@ class Builder(Reader):
 
     def _values(self, spec: AttentionSpec, name: str) -> Tensor | Grouped:
         """Rows of values; smaller heads are filled up with zeros to the size of keys, so that one state holds both."""
-        h, d, size = spec.head_dim, self.spec.width, spec.value_dim
+        h, d, size = spec.head_dim, spec.reads or self.spec.width, spec.value_dim
         if size is None:
             return self.matrix(name, spec.kv_heads * h, d)
         rows = self.matrix(name, spec.kv_heads * size, d, exact=True)
@@ -234,8 +231,7 @@ class Builder(Reader):
             return self.plain_norm(spec.head_dim)
         width = heads * spec.head_dim if spec.qk_norm == "whole" else spec.head_dim
         norm = self.norm(name, width)
-        assert norm is not None and norm.weight is not None
-        if moved is not None:
+        if moved is not None and norm.weight is not None:
             norm = Norm(width, norm.weight[_in_heads(moved, spec.head_dim, width)], norm.eps)
         return norm
 
@@ -253,15 +249,13 @@ class Builder(Reader):
         up = self.tensor(at + "kv_b_proj.weight", spec.heads * (spec.nope_dim + spec.value_dim), spec.kv_rank)
         k_up, v_up = up.view(spec.heads, -1, spec.kv_rank).split([spec.nope_dim, spec.value_dim], 1)
         q_rank = spec.q_rank
-        kv_norm = self.norm(at + "kv_a_layernorm", spec.kv_rank, 1e-6)
-        assert kv_norm is not None
         return LatentAttention(
             spec,
             q_down=self.linear(at + "q_a_proj", q_rank, d, spec.bias) if q_rank else None,
             q_norm=self.norm(at + "q_a_layernorm", q_rank, 1e-6) if q_rank else None,
             q_up=self.layer(q_up),
             kv_down=self.layer(kv_down, kv_shift),
-            kv_norm=kv_norm,
+            kv_norm=self.norm(at + "kv_a_layernorm", spec.kv_rank, 1e-6),
             k_up=k_up.contiguous(),
             v_up=v_up.transpose(1, 2).contiguous(),
             out=self.linear(at + "o_proj", d, spec.heads * spec.value_dim, spec.bias),
@@ -396,15 +390,14 @@ class Builder(Reader):
             self.norm(at + name)
             for name in ("pre_feedforward_layernorm_2", "post_feedforward_layernorm_2", "post_feedforward_layernorm_1")
         ]
-        before, after, after_dense = (norm for norm in norms if norm is not None)
-        return Beside(Experts(router, self._each(spec, at + "experts.")), before, after, after_dense)
+        return Beside(Experts(router, self._each(spec, at + "experts.")), *norms)
 
     def _per_layer(self, at: str) -> PerLayer:
         d, each = self.spec.width, self.spec.per_layer_width
-        norm = self.norm(at + "post_per_layer_input_norm")
-        assert norm is not None
         return PerLayer(
-            self.linear(at + "per_layer_input_gate", each, d), self.linear(at + "per_layer_projection", d, each), norm
+            self.linear(at + "per_layer_input_gate", each, d),
+            self.linear(at + "per_layer_projection", d, each),
+            self.norm(at + "post_per_layer_input_norm"),
         )
 
 

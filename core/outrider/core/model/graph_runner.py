@@ -53,6 +53,27 @@ class DraftInputs:
             made[3] = (layout.seen.to(torch.int64) << torch.arange(width)).sum(1)
         self.rows.copy_(made, non_blocking=True)
 
+    @torch.inference_mode()
+    def place(self, tokens: Tensor, parents: Tensor | None) -> None:
+        """A draft [n] whose tokens only the device knows, as `write`; `parents` [n] may lie on either side."""
+        count = tokens.shape[0]
+        self.rows[0].fill_(-1)
+        self.rows[0, 1 : 1 + count] = tokens
+        if self.line:
+            return
+        up = torch.zeros(
+            self.rows.shape[1], dtype=torch.int64, device=self.rows.device
+        )  # missing nodes hang at the root
+        if parents is not None:
+            up[1 : 1 + count] = 1 + parents.to(up.device, non_blocking=True)
+        self.rows[2] = up
+        seen = torch.eye(up.shape[0], dtype=torch.bool, device=up.device)
+        for _ in range(up.shape[0].bit_length()):  # each time twice as far up
+            seen |= seen[up]
+            up = up[up]
+        self.rows[1] = seen.sum(1) - 1
+        self.rows[3] = (seen.to(torch.int64) << torch.arange(seen.shape[0], device=seen.device)).sum(1)
+
     @property
     def tokens(self) -> Tensor:
         """The draft [W - 1], -1 where there is no node."""

@@ -146,12 +146,8 @@ class Reader:
         shift = self.tensor(f"{name}.bias", rows) if bias else None
         return self.layer(self.matrix(f"{name}.weight", rows, columns, exact=exact), shift)
 
-    def norm(
-        self, name: str, width: int | None = None, eps: float | None = None, *, final: bool = False
-    ) -> Norm | None:
-        """A norm, None for an empty name."""
-        if not name:
-            return None
+    def norm(self, name: str, width: int | None = None, eps: float | None = None, *, final: bool = False) -> Norm:
+        """A norm over the model's width, or another."""
         plus = self.spec.norm_plus_one
         if final and self.spec.final_plus_one is not None:
             plus = self.spec.final_plus_one

@@ -87,3 +87,4 @@ class Outcome:
     kept: int | None = None  # tokens up to the answer's end, where it ended in this round
     confidence: Sequence[float] | None = None  # of the draft's nodes, where it was a chain
     from_exit: bool = False  # as in `RoundResult`
+    host: float = 0.0  # seconds of the rest in which nothing had to wait for the device

@@ -16,6 +16,7 @@ SURE = 2.0  # standard errors by which it has to be one
 KNOWN = 4  # plain passes that a comparison needs
 STALE = 32  # rounds without a plain pass behind which nothing is known of them any more
 CALM, CALMEST = 2, 64  # plain rounds in a row behind which one more is expected: at first, and at most
+HOST, OFFERS = 0.1, 0.05  # share of a round that is the host's until it is known, and step of its moving average
 STEP, CLAMP = 0.2, 0.25  # of the moving average of plain passes, and the share of it that one may differ by
 
 
@@ -98,3 +99,27 @@ class PlainRuns:
     def missed(self) -> None:
         """The round that is being read was to be drafted after all."""
         self._length, self._needed = 0, min(2 * self._needed, CALMEST)
+
+
+class DraftsAhead:
+    """Whether drafts of one drafter should be launched before the last round is read, though others may have a better one then.
+
+    That saves what the host does in a round, and costs what those offers were worth; both are shares of a round.
+    """
+
+    def __init__(self) -> None:
+        self._saved, self._lost = HOST, 0.0
+
+    @property
+    def pays(self) -> bool:
+        """Whether it saves more than it costs."""
+        return self._lost < self._saved
+
+    def looked(self, best: float, own: float) -> None:
+        """The best rate of a round, and the best one without offers of free drafters."""
+        self._lost += OFFERS * (1 - min(1.0, own / best) - self._lost)
+
+    def took(self, host: float, total: float) -> None:
+        """Seconds of a round, and those of the host in it."""
+        if total > 0:
+            self._saved += OFFERS * (host / total - self._saved)

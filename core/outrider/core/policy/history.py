@@ -13,6 +13,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -131,6 +132,8 @@ def _write(made: _File) -> None:
         fresh.replace(path)
     except OSError as error:
         _tell(f"{path} could not be written: {error}")
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
 
 
 def _tell(text: str) -> None:

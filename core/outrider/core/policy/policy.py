@@ -18,8 +18,8 @@ from outrider.core.sampling.draft_tree import DraftTree
 from .acceptance import KEEP, Acceptance, DrafterRecord
 from .confidence import Calibrated
 from .costs import Costs
-from .decisions import Candidate, Choice, Drafted, Judged, Outcome, UpcomingRound
-from .drafting_pause import DraftingPause, PlainRuns
+from .decisions import NONE, Candidate, Choice, Drafted, Judged, Outcome, UpcomingRound
+from .drafting_pause import DraftingPause, DraftsAhead, PlainRuns
 from .metering import MeterSchedule
 from .plain import Stalls
 
@@ -78,6 +78,9 @@ class Policy:
         self._resting = DraftingPause()
         self._parked = Choice("silent")  # what was said when nobody rode last
         self._runs = PlainRuns()
+        self._ahead = DraftsAhead()
+        self._metered = False  # whether the next round is to be a plain one for the meter
+        self._own = Choice("silent")  # the best in the last round that was thought about, offers of free drafters apart
 
     # ------------------------------------------------------------------ choosing
 
@@ -153,25 +156,48 @@ class Policy:
         context = self._now.context
         return self.costs.of(depth + 2, context) - self.costs.of(depth + 1, context)
 
-    def plain_next(self, context: int) -> bool:
-        """Whether the next round is expected to be plain, so that it may be launched before this one is read.
+    def next_round(self, context: int) -> tuple[str, int] | None:
+        """Who will draft in the next round and how many tokens, 0 for a plain one, so that it may be launched before this one is
+        read; None where that has to be waited for.
 
-        Rounds of rest and of the meter are known beforehand; a probe that is due is waited for.
+        Rounds of rest and of the meter are known beforehand. Otherwise whoever was best in the last round that was thought about
+        goes on, unless a probe is due, or what free drafters may offer is worth more than the wait.
         """
-        if self._now.pinned is not None or not self.costs.known:
-            return False
-        if (self.chosen.what == "rest" and self._resting.left) or self.meter.due(self._plain_cost(context), context):
-            return True
-        due = any(arm.wait + 1 >= arm.gap and not arm.dear for arm in self._arms.values())
-        return self._runs.go_on and not self.chosen.tokens and not due
+        chosen, own = self.chosen, self._own
+        if self._now.pinned is not None:
+            return chosen.name, chosen.tokens
+        if not self.costs.known:
+            return None
+        self._metered = self.meter.due(self._plain_cost(context), context)
+        if self._metered or (chosen.what == "rest" and self._resting.left):
+            return NONE, 0
+        due = {name for name, arm in self._arms.items() if arm.wait + 1 >= arm.gap and not arm.dear}
+        if due and not (self._riding and due == {own.name}):
+            return None
+        if not chosen.tokens and not (self._riding and chosen.what == "meter"):
+            return (NONE, 0) if self._runs.go_on else None
+        if not own.tokens or own.gain < STAY or not self._ahead.pays:
+            return None
+        return own.name, _further(own.tokens) if due else own.tokens
 
-    def missed(self) -> None:
-        """A draft was wanted in a round that was launched as a plain one; a probe is made in the next round."""
-        if self.chosen.what == "probe":
-            arm = self._arm(self.chosen.name)
+    def launched(self, name: str, tokens: int) -> None:
+        """The round at hand was launched before it was chosen, with a draft of so many tokens; 0: as a plain one.
+
+        A probe that was to be made is made in the next round.
+        """
+        chosen = self.chosen
+        if chosen.name == name if chosen.tokens and tokens else chosen.tokens == tokens:
+            return
+        if chosen.what == "probe":
+            arm = self._arm(chosen.name)
             arm.wait = arm.gap = max(PROBE_FIRST, arm.gap // 2)
-        self.chosen = self._parked
-        self._runs.missed()
+        if tokens:
+            self.chosen = Choice("ride", name, tokens)
+        elif self._metered:
+            self.chosen = Choice("meter")
+        elif chosen.tokens:
+            self.chosen = self._parked
+            self._runs.missed()
 
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
         """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
@@ -203,6 +229,9 @@ class Policy:
         made = [self._best(one) for one in able]
         best = max(made, key=_GAIN)
         plain = self.costs.of(1, self._now.context)
+        asked = [choice for choice, one in zip(made, able, strict=True) if one.offer is None]
+        self._own = max(asked, key=_GAIN, default=Choice("silent"))
+        self._ahead.looked(best.gain, self._own.gain)
         good = not self._now.park or best.gain >= (STAY if self._riding else MARGIN)
         rate = (best.gain if good else 1.0) / plain
         probe = self._probe(able, made, best if good else None, rate)
@@ -279,8 +308,7 @@ class Policy:
                     arm.away = min(AWAY, arm.gap - arm.wait - 1)
                 continue
             if best is not None and choice.name == best.name:
-                further = min(one.most, next((k for k in LADDER if k > choice.tokens), choice.tokens))
-                choice = self._at(one, further, arm)
+                choice = self._at(one, min(one.most, _further(choice.tokens)), arm)
             spent = self._lost(choice, rate) + one.behind * self.costs.drafting(one.name).behind + self._probed
             arm.dear = not arm.won and spent > SHARE * self._decoded + ALLOWANCE * self.costs.of(1)
             if arm.dear:
@@ -327,6 +355,7 @@ class Policy:
         if chosen.what != "probe":
             self._runs.add(plain=not (made.proposed or chosen.tokens))
         self._decoded += made.drafting + rest
+        self._ahead.took(made.host, made.drafting + rest)
         if not made.from_exit:
             self.costs.saw(made.proposed + 1, rest, made.context)
         if made.proposed or made.from_exit:
@@ -417,6 +446,11 @@ class Policy:
         if arm is None:
             arm = self._arms[name] = _Arm()
         return arm
+
+
+def _further(tokens: int) -> int:
+    """The next longer draft."""
+    return next((k for k in LADDER if k > tokens), tokens)
 
 
 def _usual(arm: _Arm, phase: str, most: int) -> list[float]:

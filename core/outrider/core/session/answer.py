@@ -139,7 +139,7 @@ class Answer:
             ahead = not self.order.looks and self.order.watch is None  # which look at the logits of each round
             rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, ahead=ahead)
             rounds.worth_drafting, rounds.worth_extending = self.policy.worth_drafting, self.policy.worth_extending
-            rounds.plain_next = lambda: self.policy.plain_next(len(self.talk.tokens))
+            rounds.next_round = lambda: self.policy.next_round(len(self.talk.tokens))
             before = self.policy.drafters()
             try:
                 self._decode(rounds, drafter, control)
@@ -218,9 +218,13 @@ class Answer:
                 drafter = None
             began, behind = time.perf_counter(), len(self.talk.tokens)
             choice = self._decide(rounds, drafter, room)
+            if rounds.in_flight is not None:
+                self.policy.launched(*rounds.in_flight)
             deciding = time.perf_counter() - began
             done = rounds.run(drafter, choice.tokens)
-            if isinstance(drafter, Composite) and choice.what not in ALONE:  # what was offered is a part of the draft
+            if (
+                isinstance(drafter, Composite) and choice.what not in ALONE and not done.on_device
+            ):  # offers are a part of it
                 done.draft_s, deciding = done.draft_s + deciding, 0.0
             self._count(done)
             spent = self._emit(done, began)
@@ -291,9 +295,7 @@ class Answer:
 
         `drafter` is the one whose cost it tells, None where that says nothing.
         """
-        if done.late:
-            self.policy.missed()
-        if done.proposed and drafter is not None and not isinstance(drafter, Composite):
+        if done.proposed and drafter is not None and (done.on_device or not isinstance(drafter, Composite)):
             self.policy.learn(Drafted(done.drafter, done.proposed, done.draft_s))
         if done.proposed and done.from_exit:
             self.policy.costs.credit(done.drafter, done.proposed, spent - done.draft_s, context)
@@ -310,6 +312,7 @@ class Answer:
                 self._kept,
                 draft.confidences if draft.chain else None,
                 done.from_exit,
+                max(0.0, spent - done.total_s),
             )
         )
 

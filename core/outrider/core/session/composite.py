@@ -20,7 +20,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from outrider.core.drafting.contract import Committed, Context, Needs, Shape
+from outrider.core.drafting.contract import Committed, Context, DeviceContext, Needs, Shape
+from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.policy.decisions import Candidate, Choice, Drafted, Judged, UpcomingRound
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.draft_tree import DraftTree
@@ -63,10 +64,6 @@ class Composite:
     def known(self) -> int:
         """Tokens that every part knows; one that drafted by itself before may know more."""
         return min(part.known for part in self._parts)
-
-    @known.setter
-    def known(self, tokens: int) -> None:
-        """Never called: there is no device form."""
 
     @property
     def failed(self) -> bool:
@@ -146,12 +143,26 @@ class Composite:
         self._open = self._riding is not None
         return draft
 
-    def propose_device(self, nodes: int) -> Tensor | None:
-        """There is no device form: the choice is the host's."""
+    def on_device(self, name: str | None = None) -> PooledDrafter | None:
+        """As `ActiveDrafter`."""
+        wanted = self._choice.name if name is None else name
+        return next((part for part in self._parts if part.name == wanted and part.on_device()), None)
+
+    def propose_device(self, context: DeviceContext) -> DraftTree | None:
+        """Never called: a part is asked."""
         return None
 
-    def advance_device(self, tokens: Tensor, count: Tensor, hidden: Tensor) -> None:
-        """Never called."""
+    def rode(self, author: GuardedDrafter | None) -> None:
+        """As `ActiveDrafter`."""
+        self._riding = next((part for part in self._parts if part is author), None)
+        self._open = self._riding is not None
+
+    def states_of(self, author: GuardedDrafter, hidden: Tensor | None) -> Tensor | None:
+        """As `ActiveDrafter`."""
+        columns = next(columns for part, columns in zip(self._parts, self._columns, strict=True) if part is author)
+        if hidden is None or columns is None:
+            return hidden
+        return torch.stack([hidden[:, column] for column in columns], 1) if columns else hidden[:, :0]
 
     def fork(self, report: Callable[[str], None]) -> Composite | None:
         """Forks of all parts; the length of their drafts is then chosen by whoever asks."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from outrider.core.base.errors import DrafterError, ModelError
 from outrider.core.base.trouble import out_of_memory, release
 from outrider.core.drafting import registry
-from outrider.core.drafting.contract import Committed, Context, Drafter, Target
+from outrider.core.drafting.contract import Committed, Context, DeviceContext, Drafter, Target
 from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.policy.unverified import Scored, UnverifiedDraft
 from outrider.core.sampling.draft_tree import DraftTree
@@ -105,10 +105,10 @@ class PooledDrafter(GuardedDrafter):
         self.catch_up()
         return super().propose(context, vocab, trees=trees)
 
-    def propose_device(self, nodes: int) -> Tensor | None:
-        """Device form of `propose`."""
+    def propose_device(self, context: DeviceContext) -> DraftTree | None:
+        """As `DeviceDrafter`; made with all that it was to hear."""
         self.catch_up()
-        return super().propose_device(nodes)
+        return super().propose_device(context)
 
     def watch(self, position: int, tokens: Sequence[int], sure: list[float] | None) -> None:
         """An offer of it waits for the text that comes; there are so many at most."""

@@ -31,7 +31,7 @@ def give_states(target: TargetModel, tokens: Sequence[int], drafter: ActiveDraft
     """Tell `drafter` the states of the newest tokens if it needs and lacks them; `tokens` are all, which it has heard."""
     count = min(len(tokens) - 1, affordable(costs))  # the root has not been read yet
     reaches = [min(newest, count) for newest in (*NEAR, count)]
-    if drafter.failed or drafter.device or all(FEW * drafter.lacking(reach) <= reach for reach in reaches):
+    if drafter.failed or all(FEW * drafter.lacking(reach) <= reach for reach in reaches):
         return
     first, states = len(tokens) - 1 - count, list[Tensor]()
     with target.standing(target.decoder.new_cache(count)):

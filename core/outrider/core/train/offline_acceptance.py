@@ -83,12 +83,10 @@ def ride(
                 break
             states = teacher.read(text.ids, drafter.needs.hidden) if drafter.needs.hidden else None
             drafter.reset()
-            drafter.known = 0
             if live:
                 target.rewind(0)
             _along(drafter, text, states, (nodes, teacher.info.vocab, target if live else None), made)
     drafter.reset()
-    drafter.known = 0
     return made
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from outrider.core.drafting import Fit, Match, ModelInfo, Target
 
 if TYPE_CHECKING:
-    from outrider.core.formats.checkpoint import Checkpoint
+    from outrider.core.drafting.files import DraftFiles
     from outrider.core.train.recipe import Recipe
 
     from .draft import DFlashDrafter, Options
@@ -54,80 +54,59 @@ class DFlash:
 
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether the drafter at `weights` serves this target, from its config and tensor names. Raises ModelError."""
-        from outrider.core.formats.checkpoint import open_checkpoint
+        from outrider.core.drafting.files import open_draft
 
-        path = Path(weights)
-        checkpoint = open_checkpoint(path)
-        try:
-            return _match(checkpoint, model)
-        finally:
-            checkpoint.close()
+        with open_draft(Path(weights)) as files:
+            return _match(files, model)
 
     def readings(self, model: ModelInfo, match: Match) -> list[Mapping[str, object]]:
         """Ways in which the files may be meant. Raises as `check`."""
-        from outrider.core.formats.checkpoint import open_checkpoint
+        from outrider.core.drafting.files import open_draft
 
         from .readings import readings
 
-        checkpoint = open_checkpoint(Path(match.weights or ""))
-        try:
-            return readings(checkpoint)
-        finally:
-            checkpoint.close()
+        with open_draft(Path(match.weights or "")) as files:
+            return readings(files)
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> DFlashDrafter:
         """Load the drafter that `match` names. Raises ModelError, BrokenFileError, UsageError."""
-        from outrider.core.formats.checkpoint import open_checkpoint
+        from outrider.core.drafting.files import open_draft
 
         from .build import build
         from .draft import DFlashDrafter
 
         assert match.weights is not None
-        checkpoint = open_checkpoint(Path(match.weights))
-        try:
-            plan = _plan(checkpoint, target.info, options)
-            parts = build(checkpoint, plan, target, target.context + SLACK)
-        finally:
-            checkpoint.close()
+        with open_draft(Path(match.weights)) as files:
+            parts = build(files, _plan(files, target.info, options), target, SLACK)
         return DFlashDrafter(target, parts, _options(options))
 
 
-def _match(checkpoint: Checkpoint, model: ModelInfo) -> Match:
+def _match(files: DraftFiles, model: ModelInfo) -> Match:
     from . import format
 
-    path = str(checkpoint.path)
-    other = format.recognised(frozenset(checkpoint.names()))
+    path = str(files.path)
+    other = format.recognised(files.holds)
     if other is not None:
-        return Match(Fit.NO, f"{checkpoint.path.name} is {other}", weights=path)
-    plan = format.read_plan(checkpoint)
-    problem = format.misfit(plan, model) or _stranger(checkpoint, model)
+        return Match(Fit.NO, f"{files.name} is {other}", weights=path)
+    plan = format.read_plan(files)
+    problem = format.misfit(plan, model) or files.stranger(model)
     if problem is not None:
         return Match(Fit.NO, problem, weights=path)
     kind = "DFlash2" if plan.selector else "DSpark" if plan.markov else "DFlash"
     reason = f"{plan.name} is a {kind} drafter of {len(plan.sights)} layers for models like {model.name}"
-    return Match(Fit.EXACT, reason, gain=3.0, nbytes=checkpoint.nbytes, weights=path)
+    return Match(Fit.EXACT, reason, gain=3.0, nbytes=files.nbytes, weights=path)
 
 
-def _stranger(checkpoint: Checkpoint, model: ModelInfo) -> str | None:
-    """Whether a tokenizer that came along is another than the target's."""
-    from outrider.core.text.files import fingerprint
-
-    theirs = fingerprint(checkpoint.text())
-    if theirs and model.tokenizer and theirs != model.tokenizer:
-        return f"{checkpoint.path.name} has another tokenizer than {model.name}"
-    return None
-
-
-def _plan(checkpoint: Checkpoint, model: ModelInfo, options: Mapping[str, object]) -> Plan:
+def _plan(files: DraftFiles, model: ModelInfo, options: Mapping[str, object]) -> Plan:
     from outrider.core.base.errors import ModelError
 
     from . import format
     from .readings import told
 
-    other = format.recognised(frozenset(checkpoint.names()))
+    other = format.recognised(files.holds)
     if other is not None:
-        raise ModelError(f"{checkpoint.path.name} is {other}.", "Give the weights of a DFlash drafter.")
-    plan = format.read_plan(checkpoint, told(options))
+        raise ModelError(f"{files.name} is {other}.", "Give the weights of a DFlash drafter.")
+    plan = format.read_plan(files, told(options))
     problem = format.misfit(plan, model)
     if problem is not None:
         raise ModelError(f"{problem}.", "Give a drafter that was made for this model.")

@@ -12,8 +12,8 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import ChainSampler, Committed, Context, Draft, Needs, Shape, Target
-from outrider.core.drafting.state import Scratch
+from outrider.core.drafting import ChainSampler, Choose, Committed, Context, DeviceContext, Draft, Needs, Shape, Target
+from outrider.core.drafting.state import Scratch, Window
 from outrider.core.sampling.sample import certainty, in_target_ids
 
 from .build import Parts
@@ -21,6 +21,7 @@ from .heads import Follow
 from .tree import best_first
 
 TREE = 63  # nodes of the widest tree
+UNSURE = -2  # no token, where the one that was guessed is not sure enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class DFlashDrafter:
         self._bushy = quick if options.tree is None else options.tree
         self.shape = Shape(nodes=TREE if self._bushy else plan.drafts, depth=plan.drafts)
         self._state = parts.network.new_state(target)
+        self.device = self._state.captured and not self._bushy
 
     def reset(self) -> None:
         """Forget the conversation."""
@@ -93,6 +95,32 @@ class DFlashDrafter:
             return self._chain(slots, context)
         held = certainty(slots.logits) if self._weighs else None
         return Draft(context.sample(self._in_target_ids(slots.logits), position, []), confidence=held)
+
+    @torch.inference_mode()
+    def propose_device(self, context: DeviceContext) -> Draft | None:
+        """A chain, as `propose`."""
+        drafts, network = min(self._parts.network.plan.drafts, context.nodes), self._parts.network
+        rows, work = self._block(drafts) + 1, partial(self._ahead, context.choose, drafts)
+        made = self._state.draft_ahead(context, drafts, work, rows=rows, masked=network.loose)
+        return None if made is None else Draft(made)
+
+    def _ahead(self, choose: Choose, drafts: int, _: None, scratch: Scratch, window: Window) -> Tensor:
+        """The tokens [n] of a chain; it ends before the first one that is not sure enough."""
+        root = window.root
+        hidden, logits = self._pass(drafts, scratch, root)
+        parts, least = self._parts, self._options.confidence
+        if parts.follower is None and not least:
+            return choose(self._in_target_ids(logits), torch.arange(drafts, device=root.device))
+        slots = Slots(hidden, logits, parts.follower and parts.follower.follow(hidden, logits))
+        path, more = [root], torch.ones_like(root, dtype=torch.bool)
+        told = list[Tensor]()
+        for slot in range(drafts):
+            previous = path[-1].clamp(min=0)
+            if parts.confidence is not None and least:
+                more = more & (parts.confidence(hidden[slot], previous) >= least)
+            path.append(choose(self._in_target_ids(slots.follow(slot, previous)[None]), slot))
+            told.append(torch.where(more, path[-1], UNSURE))
+        return torch.cat(told)
 
     def slots(self, root: int, drafts: int) -> Slots:
         """One pass over the anchor and mask tokens, and what it says of the first `drafts` drafting slots.
@@ -145,7 +173,7 @@ class DFlashDrafter:
             replace(context, worth_drafting=None), count, weighs=self._weighs
         )  # the block is there: no stop saves it
         for slot in range(count):
-            previous = picks.path[-1] if picks.path else context.tokens[-1]
+            previous = torch.tensor(picks.path[-1:] or context.tokens[-1:], device=slots.logits.device)
             sure = self.sure(slots, slot, previous) if self._tells else None
             if sure is not None and sure < self._options.confidence:
                 break
@@ -154,10 +182,10 @@ class DFlashDrafter:
                 break
         return picks.draft()
 
-    def sure(self, slots: Slots, slot: int, previous: int) -> float:
-        """Chance that the token of a slot stays, as the confidence head says."""
+    def sure(self, slots: Slots, slot: int, previous: Tensor) -> float:
+        """Chance that the token of a slot stays behind `previous` [1], as the confidence head says."""
         assert self._parts.confidence is not None
-        return self._parts.confidence(slots.hidden[slot], previous)
+        return float(self._parts.confidence(slots.hidden[slot], previous))
 
     def _tree(self, slots: Slots, context: Context) -> Draft | None:
         """The best prefixes; where slots hang on the token before, each node has laws of its own.
@@ -168,7 +196,7 @@ class DFlashDrafter:
 
         @cache
         def law(slot: int, previous: int) -> tuple[list[float], list[int]]:
-            own = slots.follow(slot, previous)
+            own = slots.follow(slot, torch.tensor([previous], device=slots.logits.device))
             weights, places = own.float().log_softmax(-1).topk(most)
             ids: list[int] = self._named(places).tolist()
             if not slots.linked:

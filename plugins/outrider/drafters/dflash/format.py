@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from outrider.core.base.errors import ModelError
-from outrider.core.formats.config import LAYERS, ConfigReader
-from outrider.core.model.families import common
-from outrider.core.model.families.spec import AttentionSpec, LayerSpec, RopeSpec, TargetSpec
+from outrider.core.drafting.files import DraftConfig, DraftFiles, DraftSpec
 
 if TYPE_CHECKING:
     from outrider.core.drafting import ModelInfo
-    from outrider.core.formats.checkpoint import Checkpoint
 
 LONGEST = 64  # slots of a block: as far as a pass may reach beyond the context
 AGAIN = "Download the drafter again, whole, or take another one."
@@ -64,7 +61,7 @@ class Plan:
 
     name: str
     prefix: str  # of every tensor name
-    spec: TargetSpec  # width, eps and one layer spec for each draft layer
+    spec: DraftSpec  # width, eps and one layer spec for each draft layer
     sights: tuple[Sight, ...]  # one for each layer
     states: tuple[int, ...]  # P numbers of target states
     block: int  # slots, the anchor included
@@ -101,12 +98,12 @@ def recognised(names: frozenset[str]) -> str | None:
     return None
 
 
-def read_plan(checkpoint: Checkpoint, reading: Reading = Reading()) -> Plan:
-    """The plan of a checkpoint whose tensors are `recognised`. Raises ModelError if config and tensors do not go together.
+def read_plan(files: DraftFiles, reading: Reading = Reading()) -> Plan:
+    """The plan of files whose tensors are `recognised`. Raises ModelError if config and tensors do not go together.
 
     As they were trained, windows end at the anchor in the speculators container, else at each slot.
     """
-    return _Read(checkpoint, reading).plan()
+    return _Read(files, reading).plan()
 
 
 def misfit(plan: Plan, model: ModelInfo) -> str | None:
@@ -129,30 +126,29 @@ def misfit(plan: Plan, model: ModelInfo) -> str | None:
 
 
 class _Read:
-    """One reading of one checkpoint."""
+    """One reading of the files."""
 
-    def __init__(self, checkpoint: Checkpoint, reading: Reading) -> None:
-        self.name = checkpoint.path.name
-        names = frozenset(checkpoint.names())
+    def __init__(self, files: DraftFiles, reading: Reading) -> None:
+        self.name, names = files.path.name, frozenset(files.names())
         self.prefix = "model." if all(name.startswith("model.") for name in names) else ""
-        self.shapes = {name.removeprefix(self.prefix): tuple(checkpoint.shape(name)) for name in names}
-        config = ConfigReader(checkpoint.config, f"{self.name}: the config", AGAIN)
+        self.shapes = {name.removeprefix(self.prefix): tuple(files.shape(name)) for name in names}
+        config = DraftConfig(files.config, f"{self.name}: the config", AGAIN)
         self.speculators = config.word("speculators_model_type", default="")
         self.reading = reading
         self.layers = config.table("transformer_layer_config") if config.has("transformer_layer_config") else config
         self.nested = config.table("dflash_config")
         self.config = config
 
-    def told(self, key: str) -> ConfigReader:
+    def told(self, key: str) -> DraftConfig:
         """Where a setting is: in `dflash_config` or at the top; files differ in which."""
         return self.nested if self.nested.has(key) else self.config
 
-    def needed(self, key: str, place: ConfigReader | None = None) -> ConfigReader:
+    def needed(self, key: str, place: DraftConfig | None = None) -> DraftConfig:
         """The same for a setting that has no default; one that is nowhere counts as null."""
         place = place or self.told(key)
         return place if place.has(key) else place.given(**{key: None})
 
-    def flag(self, *places: tuple[ConfigReader, str]) -> bool | None:
+    def flag(self, *places: tuple[DraftConfig, str]) -> bool | None:
         """The first that is there of these; None if none is."""
         return next((place.flag(key) for place, key in places if place.has(key)), None)
 
@@ -189,7 +185,7 @@ class _Read:
             reduced=reduced,
             tied=reduced > 0 and self._tied,
             logit_scale=self.told("output_multiplier").factor("output_multiplier", 1.0),
-            logit_cap=common.optional_factor(self.told("final_logit_softcapping"), "final_logit_softcapping"),
+            logit_cap=self.told("final_logit_softcapping").optional_factor("final_logit_softcapping"),
             markov=markov[-1] if markov else 0,
             sure=(self.first(*SURE) or (0,))[-1],
             taps=(self.first("layers.0.attention_conv.base_kernel") or (0, 0))[1],
@@ -218,9 +214,9 @@ class _Read:
         shape = self.first(*(pair[0] for pair in FUSED))
         count = shape[-1] // width if len(shape) == 2 and shape[-1] % width == 0 else 0
         key, step = ("aux_hidden_state_layer_ids", 0) if self.speculators else ("target_layer_ids", 1)
-        ids = self.told(key).integers(key, -step, LAYERS) if self.told(key).has(key) else None
+        ids = self.told(key).layer_numbers(key, -step) if self.told(key).has(key) else None
         if ids is None and not self.speculators and count:
-            ids = _default_ids(self.told("num_target_layers").integer("num_target_layers", 1, LAYERS), count)
+            ids = _default_ids(self.told("num_target_layers").layer_number("num_target_layers"), count)
         if ids is None or len(ids) != count:
             raise self.wrong(f"fc takes {count} target states, {key} names {ids!r}")
         return tuple(each + step for each in ids)
@@ -234,7 +230,7 @@ class _Read:
         return dspark or bool(self.first(*W1)) or (not self.speculators and self.config.has("markov_rank"))
 
     def _sights(self) -> tuple[Sight, ...]:
-        count = common.layer_count(self.layers)
+        count = self.layers.layer_number("num_hidden_layers")
         native, slides = FUSED[1][0] in self.shapes, self.told("use_swa").flag("use_swa")
         everywhere = slides or (native and not self.layers.has("layer_types"))
         kinds = ["sliding_attention"] * count if everywhere else self._kinds(count)
@@ -263,7 +259,7 @@ class _Read:
 
     def _kinds(self, count: int) -> list[str]:
         if self.layers.has("layer_types"):
-            kinds = self.layers.words("layer_types", common.PLAIN)
+            kinds = self.layers.layer_kinds()
             if len(kinds) != count:
                 raise self.wrong(f"layer_types names {kinds!r} for {count} layers")
             return kinds
@@ -272,30 +268,17 @@ class _Read:
             first = self.layers.integer("max_window_layers", 0, default=0)
         return ["full_attention" if index < first else "sliding_attention" for index in range(count)]
 
-    def _spec(self, sights: tuple[Sight, ...]) -> TargetSpec:
+    def _spec(self, sights: tuple[Sight, ...]) -> DraftSpec:
         """Its own rope over whole heads, whatever the target's is; windows one wider where they end at the anchor."""
-        norms = "layers.0.self_attn.q_norm.weight" in self.shapes
-        dense, turned = common.dense(self.layers), self._rope()
-        mixers = [
-            common.attention(
-                self.layers,
-                turned,
-                qk_norm="head" if norms else "",
-                window=sight.window + (sight.reading == "anchor"),
-                **common.biased(self.layers),
+        return (
+            self.layers.whole_heads()
+            .given(mlp_bias=None)
+            .layers(
+                [sight.window + (sight.reading == "anchor") for sight in sights],
+                vocab=self.layers.integer("vocab_size", default=1),
+                qk_norm="head" if "layers.0.self_attn.q_norm.weight" in self.shapes else "",
             )
-            for sight in sights
-        ]
-        layers = [LayerSpec(mixer, dense) for mixer in mixers]
-        return common.target(self.layers, "dflash", layers, vocab=self.layers.integer("vocab_size", default=1))
-
-    def _rope(self) -> RopeSpec:
-        settings = self.layers.given(partial_rotary_factor=None)
-        if settings.has("rope_parameters"):
-            turns = settings.table("rope_parameters")
-            known = turns.values(*(key for key in turns.given_keys() if key != "partial_rotary_factor"))
-            settings = settings.given(rope_parameters=known)
-        return common.rope(settings, common.head_dim(settings))
+        )
 
     @property
     def _tied(self) -> bool:
@@ -376,23 +359,12 @@ class _Read:
 
 def _block_shapes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """The tensors of all layers."""
-    d, shapes = plan.spec.width, {}
-    for index, layer in enumerate(plan.spec.layers):
-        mixer, channel = layer.mixer, layer.channel
-        assert isinstance(mixer, AttentionSpec)
-        h, q, kv = mixer.head_dim, mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
-        inner = channel.width  # type: ignore[union-attr]  # dense, as `common.dense` made it
-        here = {"input_layernorm": (d,), "post_attention_layernorm": (d,), "self_attn.o_proj": (d, q)}
-        here |= {"self_attn.q_proj": (q, d), "self_attn.k_proj": (kv, d), "self_attn.v_proj": (kv, d)}
-        here |= {"mlp.gate_proj": (inner, d), "mlp.up_proj": (inner, d), "mlp.down_proj": (d, inner)}
-        here |= {"self_attn.q_norm": (h,), "self_attn.k_norm": (h,)} if mixer.qk_norm else {}
-        whole = {f"{name}.weight": shape for name, shape in here.items()}
-        if mixer.bias:
-            whole |= {f"self_attn.{name}_proj.bias": (size,) for name, size in zip("qkvo", (q, kv, kv, d), strict=True)}
-        for name in ("attention_conv", "mlp_conv") if plan.taps else ():
-            whole[f"{name}.base_kernel"] = (2, plan.taps, d)
-            whole[f"{name}.kernel_projection.weight"] = (2 * plan.taps * (d // plan.group), d)
-        shapes |= {f"layers.{index}.{name}": shape for name, shape in whole.items()}
+    d, shapes = plan.spec.width, plan.spec.shapes()
+    for index in range(len(plan.sights)) if plan.taps else ():
+        for name in ("attention_conv", "mlp_conv"):
+            at = f"layers.{index}.{name}."
+            shapes |= {f"{at}base_kernel": (2, plan.taps, d)}
+            shapes |= {f"{at}kernel_projection.weight": (2 * plan.taps * (d // plan.group), d)}
     return shapes
 
 

@@ -14,24 +14,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.core.model.kernels.linear import Linear, Table
+from outrider.core.drafting.layers import Part
 
-Follow = Callable[[int, int], Tensor]  # (slot, id before it) -> logits [Vd]
+Follow = Callable[[int, Tensor], Tensor]  # (slot, id before it [1]) -> logits [Vd]
 
 
 @dataclass(frozen=True, slots=True)
 class Markov:
     """DSpark."""
 
-    before: Table  # [V, r]
-    bias: Linear  # r -> Vd
+    before: Part  # [V, r]
+    bias: Part  # r -> Vd
 
     def follow(self, hidden: Tensor, logits: Tensor) -> Follow:
         """For slot states [n, d] and logits [n, Vd]."""
-        return lambda slot, previous: logits[slot] + self.bias(self._row(previous))[0]
-
-    def _row(self, previous: int) -> Tensor:
-        return self.before(torch.tensor([previous], device=self.before.device))  # [1, r]
+        return lambda slot, previous: logits[slot] + self.bias(self.before(previous))[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +37,17 @@ class Confidence:
 
     weight: Tensor  # [d] or [d + r]
     bias: Tensor | None  # [1]
-    before: Table | None  # [V, r], where it looks at the token before
+    before: Part | None  # [V, r], where it looks at the token before
 
-    def logit(self, hidden: Tensor, previous: int) -> float:
-        """For the slot state [d]."""
-        x = hidden
-        if self.before is not None:
-            x = torch.cat((x, self.before(torch.tensor([previous], device=x.device))[0]))
-        return float(x @ self.weight) + (0.0 if self.bias is None else float(self.bias))
+    def logit(self, hidden: Tensor, previous: Tensor) -> Tensor:
+        """For the slot state [d] and the id before it [1]: [1]."""
+        x = hidden if self.before is None else torch.cat((hidden, self.before(previous)[0]))
+        y = (x @ self.weight).float().view(1)
+        return y if self.bias is None else y + self.bias.float()
 
-    def __call__(self, hidden: Tensor, previous: int) -> float:
-        """For the slot state [d]; 0 to 1."""
-        return float(torch.tensor(self.logit(hidden, previous)).sigmoid())
+    def __call__(self, hidden: Tensor, previous: Tensor) -> Tensor:
+        """As `logit`, 0 to 1."""
+        return self.logit(hidden, previous).sigmoid()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class Selector:
 
     before: Tensor  # [V, r]
     after: Tensor  # [V, r]
-    query: Linear  # d -> r
+    query: Part  # d -> r
     count: int  # candidates of a slot
 
     def follow(self, hidden: Tensor, logits: Tensor) -> Follow:
@@ -68,8 +64,8 @@ class Selector:
         best, ids = logits.topk(min(self.count, logits.shape[-1]), -1)  # each [n, candidates]
         queries, after = self.query(hidden), self.after[ids]  # [n, r], [n, candidates, r]
 
-        def row(slot: int, previous: int) -> Tensor:
-            scores = best[slot] + after[slot] @ (self.before[previous] * queries[slot])
+        def row(slot: int, previous: Tensor) -> Tensor:
+            scores = best[slot] + after[slot] @ (self.before[previous] * queries[slot])[0]
             return torch.full_like(logits[slot], -torch.inf).scatter_(0, ids[slot], scores)
 
         return row

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
-from typing import TYPE_CHECKING
 
 from outrider.core.base.errors import UsageError
+from outrider.core.drafting.files import DraftFiles
 
 from .format import Reading, read_plan
-
-if TYPE_CHECKING:
-    from outrider.core.formats.checkpoint import Checkpoint
 
 WAYS = {"window": ("slot", "anchor"), "causal": ("sliding", "all", "none"), "sample_from_anchor": (True, False)}
 
 
-def readings(checkpoint: Checkpoint) -> list[Mapping[str, object]]:
+def readings(files: DraftFiles) -> list[Mapping[str, object]]:
     """Options for each way that the files may be meant, first the one that is taken unless told otherwise."""
-    plan, config = read_plan(checkpoint), checkpoint.config
+    plan, config = read_plan(files), files.config
     kind, ahead = config.get("speculators_model_type"), config.get("sliding_window_non_causal")
     ways: dict[str, tuple[object, ...]] = {}
     if kind and any(sight.window for sight in plan.sights):

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from outrider.core.base.errors import ModelError, UsageError
-from outrider.core.formats.checkpoint import open_checkpoint
+from outrider.core.drafting.files import open_draft
 from outrider.core.model.families.spec import AttentionSpec, DenseSpec, RopeSpec
 from outrider.core.train import warm_start
 from outrider.core.train.chunked_loss import Asked, Law
@@ -191,9 +191,8 @@ class DFlashTrainee(nn.Module):
 
     def load(self, folder: Path) -> None:
         """As `Continuing`."""
-        checkpoint = open_checkpoint(folder)
-        try:
-            plan, names = read_plan(checkpoint), frozenset(checkpoint.names())
+        with open_draft(folder) as files:
+            plan = read_plan(files)
             problem = misfit(plan, self._teacher.info)
             if problem is not None:
                 raise ModelError(f"{problem}.", "Name another drafter to go on from.")
@@ -202,7 +201,7 @@ class DFlashTrainee(nn.Module):
 
             def read(name: str) -> Tensor | None:
                 stored = plan.prefix + name
-                return checkpoint.load(stored) if stored in names else None
+                return files.load(stored) if stored in files.holds else None
 
             own = {name: part for name, part in self.named_parameters() if not name.startswith("head.")}
             warm_start.put(plan.name, own, read)
@@ -210,8 +209,6 @@ class DFlashTrainee(nn.Module):
             ids = None if offsets is None else offsets + torch.arange(len(offsets))
             rows = read("lm_head.weight") if plan.reduced else None
             self.head = warm_start.words_of(self._teacher, ids, rows, learnt=self.settings.head)
-        finally:
-            checkpoint.close()
 
     def _become(self, plan: Plan) -> None:
         """Take the shape of a draft that is there. Raises ModelError for one of a kind that is read and not trained."""

@@ -9,15 +9,29 @@ Letters: `V` vocabulary of the target, `Vd` of the draft model, `k` draft tokens
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outrider.core.drafting import Committed, Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Target
+from outrider.core.drafting import (
+    Choose,
+    Committed,
+    Context,
+    DeviceContext,
+    Draft,
+    Fit,
+    Match,
+    ModelInfo,
+    Needs,
+    Shape,
+    Target,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from outrider.core.drafting import InFlight
     from outrider.core.model.capture import Capture
     from outrider.core.model.decoder import Decoder
     from outrider.core.train.recipe import Recipe
@@ -128,9 +142,14 @@ class ModelDrafter:
         self._lane = None if graphs is None else GraphRunner(decoder, self._cache, graphs, lines=True)
         self._lost = False  # whether the last draft came to nothing because its logits were no numbers
         self._seen: list[int] = []  # ids whose K/V lie in the cache, drafts of the last round included
+        self._window: tuple[int, InFlight | None] | None = None  # where the device wrote rows last, and of which round
+        self._steps: dict[Hashable, Callable[..., Tensor]] = {}  # of the device, captured
+        same = bridge is None and vocab <= decoder.spec.vocab
+        self.device = graphs is not None and same and not self._cache.forgets
 
     def reset(self) -> None:
         """Forget the conversation."""
+        self._window = None
         self._seen.clear()
         self._cache.rewind(0)
 
@@ -184,13 +203,7 @@ class ModelDrafter:
 
     def _catch_up(self, ids: list[int]) -> Tensor:
         """Keep the longest common prefix of cache and conversation, feed the rest; logits [Vd] behind the last token."""
-        shared = 0
-        for ours, theirs in zip(self._seen, ids[:-1], strict=False):
-            if ours != theirs:
-                break
-            shared += 1
-        if shared < len(self._seen):
-            del self._seen[self._cache.rewind(shared) :]
+        self._keep_common(ids[:-1])
         logits = None
         while len(self._seen) < len(ids):
             logits = self._pass(ids[len(self._seen) : len(self._seen) + CHUNK])
@@ -198,6 +211,65 @@ class ModelDrafter:
         if self._cache.forgets:
             self._cache.keep()  # where the next round's true tokens part from this one's draft, it begins again here
         return logits
+
+    def _keep_common(self, ids: Sequence[int]) -> None:
+        """Cut the cache to what it has in common with the beginning of `ids`; what the device wrote of it counts."""
+        if self._window is not None:
+            base, flying = self._window
+            taken = 1 if flying is None else flying.taken
+            if len(self._seen) == base and len(ids) >= base + taken:
+                self._seen.extend(ids[base : base + taken])
+                self._cache.commit(len(self._seen))
+        self._window, shared = None, 0
+        for ours, theirs in zip(self._seen, ids, strict=False):
+            if ours != theirs:
+                break
+            shared += 1
+        if shared < len(self._seen):
+            del self._seen[self._cache.rewind(shared) :]
+
+    def propose_device(self, context: DeviceContext) -> Draft | None:
+        """As `propose`: the newest tokens and the steps of the draft are one captured piece."""
+        import torch
+
+        flying = context.in_flight
+        known = len(context.tokens) - (flying is None)
+        count = min(context.nodes, MOST)
+        width = 1 if flying is None else flying.tokens.shape[0]
+        if self._lane is None or self._graphs is None or not known or known + width + count > self._capacity:
+            return None
+        self._keep_common(context.tokens[:known])
+        while len(self._seen) < known:
+            self._pass(list(context.tokens[len(self._seen) : known][:CHUNK]))
+        newest = torch.tensor(context.tokens[-1:]) if flying is None else flying.tokens
+        taken = torch.ones(1, dtype=torch.int64) if flying is None else flying.count
+        end = self._lane.end(known, width + count)
+        key = (count, context.key, width, end)
+        arguments = torch.tensor([known]), newest, taken
+        if key not in self._steps:
+            work = partial(self._ahead, context.choose, count, end)
+            examples = [argument.to(self._decoder.device) for argument in arguments]
+            self._steps[key] = self._graphs.function(work, examples)
+        self._window = known, flying
+        return Draft(self._steps[key](*arguments))
+
+    def _ahead(self, choose: Choose, count: int, end: int, known: Tensor, newest: Tensor, taken: Tensor) -> Tensor:
+        """The tokens [count] of a chain behind the first `taken` of `newest` [W], which stand at `known`."""
+        import torch
+
+        from outrider.core.model.cache.layout import DeviceStart
+
+        ids, start, row, path = newest, known, taken - 1, []
+        while True:
+            logits = self._decoder.still(ids, self._cache, DeviceStart(start, end)).logits[row]
+            path.append(choose(self._in_target_ids(logits), len(path)))
+            if len(path) == count:
+                return torch.cat(path)
+            ids, start, row = (
+                path[-1].clamp(0, self._decoder.spec.vocab - 1),
+                known + taken + len(path) - 1,
+                slice(0, 1),
+            )
 
     def _pass(self, ids: list[int]) -> Tensor:
         import torch
@@ -218,14 +290,14 @@ class ModelDrafter:
         return list(tokens) if self._vocab <= rows else [token for token in tokens if token < rows]
 
     def _in_target_ids(self, logits: Tensor) -> Tensor:
-        """[Vd] -> [V]: equal tokenizers share their ids; rows that only one side has are padding and never drafted."""
+        """[..., Vd] -> [..., V]: equal tokenizers share their ids; rows that only one side has are padding and never drafted."""
         import torch
 
         if self._bridge is not None:
             return self._bridge.target_row(logits)
-        if logits.shape[0] == self._vocab:
+        if logits.shape[-1] == self._vocab:
             return logits
-        row = logits.new_full((self._vocab,), -torch.inf)
-        shared = min(self._vocab, logits.shape[0])
-        row[:shared] = logits[:shared]
-        return row
+        rows = logits.new_full((*logits.shape[:-1], self._vocab), -torch.inf)
+        shared = min(self._vocab, logits.shape[-1])
+        rows[..., :shared] = logits[..., :shared]
+        return rows

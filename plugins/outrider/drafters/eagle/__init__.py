@@ -52,15 +52,11 @@ class Eagle:
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether the draft at `weights` fits, from its config and the names of its tensors. Raises ModelError if it is none."""
 
-        from .format import Source, read
+        from .format import open_files, read
 
         path = Path(weights)
-        source = Source(path)
-        try:
-            container = read(source)
-            nbytes = source.nbytes
-        finally:
-            source.close()
+        with open_files(path) as files:
+            container, nbytes = read(files), files.nbytes
         problem = container.misfit(model)
         if problem:
             return Match(Fit.NO, problem, weights=str(path))
@@ -69,46 +65,41 @@ class Eagle:
 
     def readings(self, model: ModelInfo, match: Match) -> list[Mapping[str, object]]:
         """Ways in which the files may be meant. Raises as `check`."""
-        from .format import Source, read
+        from .format import open_files, read
         from .readings import readings
 
-        source = Source(Path(match.weights or ""))
-        try:
-            return readings(source.config, read(source), model)
-        finally:
-            source.close()
+        with open_files(Path(match.weights or "")) as files:
+            return readings(files.config, read(files), model)
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> EagleDrafter:
         """Load the draft that `match` names. Raises ModelError if it cannot be read, UsageError for an option that is none."""
         from outrider.core.drafting import DraftState
 
         from .draft import EagleDrafter
-        from .format import OTHER, Source, read
+        from .format import OTHER, open_files, read
         from .network import load
         from .parallel import Parallel
         from .readings import read_as, states_read
 
         assert match.weights is not None
         style = _style(options)
-        source = Source(Path(match.weights))
-        try:
-            container = read_as(read(source), options)
+        with open_files(Path(match.weights)) as files:
+            container = read_as(read(files), options)
             problem = container.misfit(target.info)
             if problem:
                 raise ModelError(f"{problem}.", OTHER)
             parallel = container.mask is not None
             if parallel and style.tree == "tree":
                 raise UsageError(f"The option tree is 'tree'; {container.name} makes chains only.", "Leave it out.")
-            network = load(source, container, target, target.context + SLACK)
-        finally:
-            source.close()
+            network = load(files, container, target, SLACK)
         states = states_read(container, target.info, options)
         quick = target.trees and target.device.type != "cpu"  # a CPU takes several plain passes for a tree
         if parallel or (style.tree == "auto" and not quick):
             style = replace(style, tree="chain")
-        mixers = [block.attention for block in network.blocks]
         scratch = max(SLACK, style.scratch)
-        state = DraftState(target, mixers, network.tables, network.entry.fuse, network.run, scratch=scratch)
+        state = DraftState(
+            target, network.layers.mixers, network.tables, network.entry.fuse, network.run, scratch=scratch
+        )
         make = Parallel if parallel else EagleDrafter
         return make(network, state, states, target.info.vocab, style)
 

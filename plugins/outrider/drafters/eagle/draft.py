@@ -9,13 +9,14 @@ draft, `d` width.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import ChainSampler, Committed, Context, Draft, Needs, Shape
-from outrider.core.drafting.state import DraftState, Scratch
+from outrider.core.drafting import ChainSampler, Choose, Committed, Context, DeviceContext, Draft, Needs, Shape
+from outrider.core.drafting.state import DraftState, Scratch, Window
 from outrider.core.sampling.sample import in_target_ids
 
 from .network import Network
@@ -60,6 +61,7 @@ class EagleDrafter:
         self.needs = Needs(hidden=states)
         self.shape = style.shape
         self.line = style.depth if style.tree == "auto" else None
+        self.device = state.captured
         self._network, self._state, self._vocab, self._style = network, state, vocab, style
 
     def reset(self) -> None:
@@ -97,6 +99,40 @@ class EagleDrafter:
             return self._tree(context, logits, back, min(context.nodes, NODES))
         return self._chain(context, logits, back, min(context.nodes, LONGEST))
 
+    @torch.inference_mode()
+    def propose_device(self, context: DeviceContext) -> Draft | None:
+        """As `propose`, a chain or a tree of all that is asked for."""
+        if self._style.branches(context.nodes):
+            count = min(context.nodes, NODES)
+            rows = (self._style.depth - 1) * self._style.top_k
+            made = self._state.draft_ahead(
+                context, ("tree", count), partial(self._tree_ahead, context.choose, count), rows=rows
+            )
+            return made and Draft(*made)
+        count = min(context.nodes, LONGEST)
+        made = self._state.draft_ahead(context, count, partial(self._chain_ahead, context.choose, count), rows=count)
+        return None if made is None else Draft(made)
+
+    def _chain_ahead(
+        self, choose: Choose, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, _: Window
+    ) -> Tensor:
+        """The tokens [count] of a chain."""
+        (logits, back), path = made, list[Tensor]()
+        while True:
+            path.append(choose(self._in_target_ids(logits), len(path)))
+            if len(path) == count:
+                return torch.cat(path)
+            where = scratch.line(1, len(path) - 1)
+            logits, back = self._network.run(self._state.rows, path[-1].clamp(min=0), back, where, slice(0, 1))
+
+    def _tree_ahead(
+        self, choose: Choose, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, window: Window
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens and parents [count] of a tree."""
+        logits, back = made
+        drawn = choose(self._in_target_ids(logits), 0)
+        return _likeliest(*self._grow(scratch, window.root, logits, back, drawn), count)[:2]
+
     def _chain(self, context: Context, logits: Tensor, back: Tensor, count: int) -> Draft | None:
         """Up to `count` tokens, drawn as the target would draw them, or from the `draft` stream with `probs` [n, V]."""
         picks = ChainSampler(context, count, weighs=not self._state.captured)
@@ -120,7 +156,8 @@ class EagleDrafter:
         if bool(scores.isnan().any()):
             self._state.wipe()
             return None
-        return _likeliest(tokens, scores, parents, count)
+        found, above, chances = _likeliest(tokens, scores, parents, count)
+        return Draft(found.cpu(), above.cpu(), confidence=chances.cpu())
 
     def _grow(
         self, scratch: Scratch, _: Tensor, logits: Tensor, back: Tensor, drawn: Tensor
@@ -164,8 +201,8 @@ class EagleDrafter:
         return in_target_ids(logits, self._network.words, self._vocab)
 
 
-def _likeliest(tokens: Tensor, scores: Tensor, parents: Tensor, count: int) -> Draft:
-    """The `count` best nodes, in the order in which they grew, each with the chance that its parent's law gave to its rank.
+def _likeliest(tokens: Tensor, scores: Tensor, parents: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The `count` best nodes as they grew: tokens, parents, and the chance that the parent's law gave to each rank.
 
     No node is likelier than its parent, and of equal ones the older comes first, so every parent is among them.
     """
@@ -174,4 +211,4 @@ def _likeliest(tokens: Tensor, scores: Tensor, parents: Tensor, count: int) -> D
     place[best] = torch.arange(best.shape[0], device=scores.device)
     above = torch.cat((scores, scores.new_zeros(1)))[parents[best]]  # 0 for the root, which is the last
     chances = (scores[best] - above).exp().nan_to_num(0.0).clamp(max=1.0)
-    return Draft(tokens[best].cpu(), place[parents[best]].cpu(), confidence=chances.cpu())
+    return tokens[best], place[parents[best]], chances

@@ -11,20 +11,13 @@ Letters: `L` layers of the target, `V` its vocabulary, `Vd` words that a reduced
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import ModelInfo
-from outrider.core.formats.checkpoint import open_checkpoint
-from outrider.core.formats.config import LAYERS, ConfigReader
-from outrider.core.formats.pickled import read_pickled
-from outrider.core.formats.renamed import RenamedCheckpoint, TensorCheckpoint
-from outrider.core.formats.safetensors import read_json
-from outrider.core.model.families import common
-from outrider.core.model.families.spec import LayerSpec, TargetSpec
-from outrider.core.text.files import fingerprint
+from outrider.core.drafting.files import DraftConfig, DraftFiles, DraftSpec, open_draft
 
 PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
 OLDER = {
@@ -33,7 +26,7 @@ OLDER = {
     "aux_norm_mid.": "fc_norm.1.",
     "aux_norm_high.": "fc_norm.2.",
 }
-OUTSIDE = ("lm_head.weight", "d2t", "t2d")  # what `core.model.reader` does not look for below `model.`
+OUTSIDE = ("lm_head.weight", "d2t", "t2d")  # what is no part of the layers
 PICKLE = "pytorch_model.bin"
 AGAIN = "Download the draft again, whole."
 OTHER = "Take a draft that was trained for this model."
@@ -50,33 +43,20 @@ HIDDEN_NORM, EMBED_NORM = f"{LAYER}hidden_norm.weight", f"{LAYER}input_layernorm
 MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # where configs name the token of masked rows
 
 
-class Source(RenamedCheckpoint):
-    """The tensors of a draft under one set of names, whatever its container calls them; all but head and tables below `model.`.
-
-    Raises ModelError, BrokenFileError if the folder holds nothing that can be read.
-    """
-
-    def __init__(self, path: Path) -> None:
-        if (path / PICKLE).exists() and not any(path.glob("*.safetensors")):
-            inner = TensorCheckpoint(path, read_pickled(path / PICKLE), read_json(path / "config.json"))
-        else:
-            inner = open_checkpoint(path)
-        names = {_published(name): name for name in inner.names() if not name.endswith("rotary_emb.inv_freq")}
-        super().__init__(inner, names)
-
-    def holds(self) -> set[str]:
-        """All names without `model.`."""
-        return {name.removeprefix("model.") for name in self.names()}
+def open_files(path: Path) -> DraftFiles:
+    """A draft under one set of names, whatever its container calls them. Raises ModelError, BrokenFileError."""
+    return open_draft(path, PICKLE, names=_published, again=AGAIN)
 
 
-def _published(stored: str) -> str:
-    name = stored
+def _published(name: str) -> str | None:
+    if name.endswith("rotary_emb.inv_freq"):
+        return None
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
     for old, new in OLDER.items():
         if name.startswith(old):
             name = new + name.removeprefix(old)
-    return name if name in OUTSIDE else f"model.{name}"
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +65,7 @@ class Container:
 
     name: str
     version: int  # 1: one state behind the final norm, mixed with the embedding; 3: states of several layers
-    spec: TargetSpec  # of its layers; `vocab` is the target's
+    spec: DraftSpec  # of its layers; `vocab` is the target's
     words: int  # Vd
     fused: int  # columns of `fc` that states take; 0: the one state is taken as it is
     norm_before_residual: bool  # the residual takes the normed state
@@ -163,10 +143,9 @@ def counts_outputs(told: Sequence[int], layers: int) -> bool:
     return tuple(told) != default_states(layers)
 
 
-def read(source: Source) -> Container:
+def read(files: DraftFiles) -> Container:
     """What the files say. Raises ModelError where they contradict themselves, lack something, or are no EAGLE draft."""
-    holds, name = source.holds(), source.path.name
-    config = ConfigReader(source.config, f"{name}: the config", AGAIN)
+    holds, name, config = files.holds, files.name, files.settings
     nested = config.has("speculators_model_type")
     if nested and not config.has("transformer_layer_config"):
         config.fail("does not describe a layer")
@@ -174,14 +153,14 @@ def read(source: Source) -> Container:
     version = 3 if HIDDEN_NORM in holds else 1
     count = _layers(holds) if version == 3 else 1
     _complete(name, version, count, holds, config)
-    spec = _spec(name, block, count, holds)
-    fused = source.shape("model.fc.weight")[-1] if "fc.weight" in holds else 0
-    mask = _mask(source, fused or spec.width, spec.vocab) if "mask_hidden" in holds else None
+    spec = _spec(name, block, count, holds, version)
+    fused = files.shape("fc.weight")[-1] if "fc.weight" in holds else 0
+    mask = _mask(files, fused or spec.width, spec.vocab) if "mask_hidden" in holds else None
     words = spec.vocab
     tied = config.flag("tied_to_target") and "lm_head.weight" not in holds
     if "lm_head.weight" in holds or (tied and "d2t" in holds):
-        words = source.shape("d2t" if tied else "lm_head.weight")[0]
-    _check_tables(source, holds, words, spec.vocab)
+        words = files.shape("d2t" if tied else "lm_head.weight")[0]
+    _check_tables(files, words, spec.vocab)
     told, telling = _told(config)
     return Container(
         name=name,
@@ -199,15 +178,15 @@ def read(source: Source) -> Container:
         telling=telling,
         tied=tied,
         layers=config.integer("num_target_layers") if config.has("num_target_layers") else None,
-        tokenizer=fingerprint(source.text()),
+        tokenizer=files.tokenizer(spec.vocab),
     )
 
 
-def _layers(holds: set[str]) -> int:
+def _layers(holds: frozenset[str]) -> int:
     return len({part.split(".")[1] for part in holds if part.startswith("layers.")})
 
 
-def first_norm(index: int, holds: set[str]) -> str:
+def _first_norm(index: int, holds: frozenset[str]) -> str:
     """Name of the norm before the attention of a later layer.
 
     vLLM, speculators and SpecForge call it `input_layernorm` (a `hidden_norm` beside it does nothing); SGLang has `hidden_norm`
@@ -217,7 +196,7 @@ def first_norm(index: int, holds: set[str]) -> str:
     return other if f"{other}.weight" in holds and f"{plain}.weight" not in holds else plain
 
 
-def _complete(name: str, version: int, count: int, holds: set[str], config: ConfigReader) -> None:
+def _complete(name: str, version: int, count: int, holds: frozenset[str], config: DraftConfig) -> None:
     """Refuse what lacks a tensor or has one that is not known here; `count` layers."""
     needed, allowed = _ends(version, holds, config)
     alike = {part for part in (BIASES | HEADS if version == 3 else BIASES) if LAYER + part in holds}
@@ -225,7 +204,7 @@ def _complete(name: str, version: int, count: int, holds: set[str], config: Conf
         at = f"layers.{index}."
         needed |= {at + part for part in {"post_attention_layernorm.weight"} | MATRICES | alike}
         if index:
-            needed.add(f"{first_norm(index, holds)}.weight")
+            needed.add(f"{_first_norm(index, holds)}.weight")
             allowed.add(f"{at}hidden_norm.weight")
     if version == 1 and "fc.weight" not in holds:
         raise ModelError(f"{name} is no EAGLE draft: it has no tensor fc.weight and no {HIDDEN_NORM}.", OTHER)
@@ -237,7 +216,7 @@ def _complete(name: str, version: int, count: int, holds: set[str], config: Conf
         raise ModelError(f"{name} has no tensor {missing[0]}.", AGAIN)
 
 
-def _ends(version: int, holds: set[str], config: ConfigReader) -> tuple[set[str], set[str]]:
+def _ends(version: int, holds: frozenset[str], config: DraftConfig) -> tuple[set[str], set[str]]:
     """What must stand before and behind the layers, and what may."""
     if version == 1:
         return {"fc.weight"}, {"lm_head.weight"}
@@ -257,48 +236,43 @@ def _ends(version: int, holds: set[str], config: ConfigReader) -> tuple[set[str]
     return needed, allowed
 
 
-def _mask(source: Source, wide: int, vocab: int) -> int:
+def _mask(files: DraftFiles, wide: int, vocab: int) -> int:
     """The token of masked rows, beside which `mask_hidden` stands for as many numbers as states have."""
-    name, shape = source.path.name, source.shape("model.mask_hidden")
+    name, shape = files.name, files.shape("mask_hidden")
     if prod(shape) != wide:
         raise ModelError(f"{name}: mask_hidden has shape {shape} where {wide} numbers belong.", AGAIN)
-    token = next((source.config[key] for key in MASKS if source.config.get(key) is not None), None)
+    token = next((files.config[key] for key in MASKS if files.config.get(key) is not None), None)
     if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
         raise ModelError(f"{name}: the mask token in the config is {token!r}; there are {vocab} tokens.", AGAIN)
     return token
 
 
-def _spec(name: str, block: ConfigReader, count: int, holds: set[str]) -> TargetSpec:
+def _spec(name: str, block: DraftConfig, count: int, holds: frozenset[str], version: int) -> DraftSpec:
     told = block.integer("num_hidden_layers", default=count)
     if told != count:
         raise ModelError(f"{name} holds {count} layers and the config says {told}.", AGAIN)
-    at = f"{LAYER}self_attn."
-    normed = f"{at}q_norm.weight" in holds
-    if block.has("layer_types") and "sliding_attention" in block.words("layer_types", common.PLAIN):
+    if block.has("layer_types") and "sliding_attention" in block.layer_kinds():
         raise ModelError(f"{name} has a sliding window, which no EAGLE draft that is run here has.", OTHER)
-    mixer = common.attention(
-        block,
-        bias=f"{at}q_proj.bias" in holds,
-        output_bias=f"{at}o_proj.bias" in holds,
-        qk_norm="head" if normed else "",
-    )
-    if mixer.rope is not None and mixer.rope.width != mixer.head_dim:
+    reads = block.integer("hidden_size") * (2 if version == 3 else 1)  # in version 3 the state beside the embedding
+    spec = block.layers([0] * count, holds, reads=reads)
+    if spec.mixer.rope is not None and spec.mixer.rope.width != spec.mixer.head_dim:
         raise ModelError(f"{name} turns a part of each head only, which no EAGLE draft that is run here does.", OTHER)
-    channel = common.dense(block, bias=f"{LAYER}mlp.up_proj.bias" in holds)
-    return common.target(block, "eagle", [LayerSpec(mixer, channel)] * count)
+    if count > 1 and _first_norm(1, holds).endswith("hidden_norm"):
+        spec = replace(spec, names=replace(spec.names, before_mixer="hidden_norm"))
+    return spec
 
 
-def _check_tables(source: Source, holds: set[str], words: int, vocab: int) -> None:
+def _check_tables(files: DraftFiles, words: int, vocab: int) -> None:
     """A reduced head needs the table that names its words, of the right length."""
-    name = source.path.name
+    name, holds = files.name, files.holds
     if words != vocab and "d2t" not in holds:
         raise ModelError(f"{name} has a head of {words} words and no table d2t that names them.", AGAIN)
     for table, rows in (("d2t", words), ("t2d", vocab)):
-        if table in holds and source.shape(table) != (rows,):
-            raise ModelError(f"{name}: {table} has shape {source.shape(table)} where {rows} entries belong.", AGAIN)
+        if table in holds and files.shape(table) != (rows,):
+            raise ModelError(f"{name}: {table} has shape {files.shape(table)} where {rows} entries belong.", AGAIN)
 
 
-def _told(config: ConfigReader) -> tuple[tuple[int, ...], str]:
+def _told(config: DraftConfig) -> tuple[tuple[int, ...], str]:
     """The layers that a config names, and how it counts them; an empty list is none."""
     nested = config.table("eagle_config")
     used = nested.flag("use_aux_hidden_state", True)
@@ -308,7 +282,7 @@ def _told(config: ConfigReader) -> tuple[tuple[int, ...], str]:
         (config, "target_layer_ids", "output"),
         (nested, "eagle_aux_hidden_state_layer_ids", "nested"),
     ):
-        found = place.integers(key, -LAYERS, LAYERS) if place.has(key) else []
+        found = place.layer_numbers(key) if place.has(key) else []
         if found and used:
             return tuple(found), telling
     return (), ""

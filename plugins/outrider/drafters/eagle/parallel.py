@@ -8,10 +8,13 @@ Letters: `n` tokens of the draft, `V` vocabulary of the target, `d` width.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
+from torch import Tensor
 
-from outrider.core.drafting import ChainSampler, Context, Draft
+from outrider.core.drafting import ChainSampler, Choose, Context, DeviceContext, Draft
+from outrider.core.drafting.state import Scratch, Window
 from outrider.core.sampling.sample import certainty
 
 from .draft import LONGEST, EagleDrafter
@@ -43,3 +46,23 @@ class Parallel(EagleDrafter):
         for row, own in zip(rows, logits, strict=True):  # only processors tie a row to the tokens before it
             picks.add(row, own)
         return picks.draft()
+
+    @torch.inference_mode()
+    def propose_device(self, context: DeviceContext) -> Draft | None:
+        """As `propose`."""
+        if self._network.mask is None:
+            return None
+        count = min(context.nodes, LONGEST)
+        made = self._state.draft_ahead(context, count, partial(self._ahead, context.choose, count), rows=count)
+        return None if made is None else Draft(made)
+
+    def _ahead(
+        self, choose: Choose, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, window: Window
+    ) -> Tensor:
+        """The tokens [count] of a chain."""
+        logits, mask, root = made[0], self._network.mask, window.root
+        if mask is not None and count > 1:
+            ids, states = root.new_full((count - 1,), mask.token), mask.state.expand(count - 1, -1)
+            behind, _ = self._network.run(self._state.rows, ids, states, scratch.line(count - 1), slice(None))
+            logits = torch.cat((logits, behind))
+        return choose(self._in_target_ids(logits), torch.arange(count, device=root.device))

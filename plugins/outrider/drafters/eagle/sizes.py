@@ -15,7 +15,7 @@ from outrider.core.model.families.spec import AttentionSpec, DenseSpec, RopeSpec
 from outrider.core.train import warm_start
 from outrider.core.train.teacher import Teacher
 
-from .format import OUTSIDE, Container, Source, read
+from .format import Container, open_files, read
 
 
 def mixer_of(teacher: Teacher) -> AttentionSpec:
@@ -48,23 +48,16 @@ def raw_embedding(teacher: Teacher) -> Tensor:
 @contextmanager
 def opened(folder: Path, model: ModelInfo, version: int) -> Iterator[tuple[Container, Callable[[str], Tensor | None]]]:
     """A draft to go on from, and how its tensors are read. Raises ModelError if it is of another kind, or for another model."""
-    source = Source(folder)
-    try:
-        container = read(source)
+    with open_files(folder) as files:
+        container = read(files)
         problem = container.misfit(model)
         if problem:
             raise ModelError(f"{problem}.", "Name another drafter to go on from.")
         warm_start.same(container.name, {"version": (container.version, version)})
-        if container.mask is not None or {"fc_norm.0.weight", "input_norm.weight"} & source.holds():
+        if container.mask is not None or {"fc_norm.0.weight", "input_norm.weight"} & files.holds:
             raise warm_start.refused(container.name, "norms or masks of a newer kind")
 
-        def tensor(name: str) -> Tensor | None:
-            stored = name if name in OUTSIDE else f"model.{name}"
-            return source.load(stored) if stored in source.names() else None
-
-        yield container, tensor
-    finally:
-        source.close()
+        yield container, lambda name: files.load(name) if name in files.holds else None
 
 
 def sizes(container: Container) -> tuple[AttentionSpec, int]:

@@ -8,6 +8,7 @@ Hydra++ a state that knows those before it. The heads cost no pass of their own;
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,8 +61,8 @@ class Medusa:
             raise
         except ModelError as error:  # something else lies there
             return Match(Fit.NO, error.message.rstrip("."), weights=str(path))
-        try:
-            problem = files.misfit(model) or _stranger(path, model)
+        with closing(files):
+            problem = files.misfit(model) or (files.source.stranger(model) and "it comes with another tokenizer")
             if problem:
                 return Match(Fit.NO, f"{path.name} does not fit {model.name}: {problem}", weights=str(path))
             reason = f"{path.name}: {files.heads} {files.label} heads"
@@ -69,8 +70,6 @@ class Medusa:
             if isinstance(base, str):
                 reason += f", made for {base}"
             return Match(Fit.EXACT, reason, GAINS[files.label], 2 * files.numel(), str(path))
-        finally:
-            files.close()
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> MedusaDrafter:
         """Load the heads that `match` names. Raises ModelError if they cannot be read or do not fit."""
@@ -79,19 +78,5 @@ class Medusa:
         from .heads import read_heads
 
         assert match.weights is not None
-        files = open_heads(Path(match.weights))
-        try:
+        with closing(open_heads(Path(match.weights))) as files:
             return MedusaDrafter(read_heads(files, target), target.info.vocab, files.choices())
-        finally:
-            files.close()
-
-
-def _stranger(path: Path, model: ModelInfo) -> str | None:
-    """Whether a tokenizer that came along is another than the target's."""
-    from outrider.core.text.files import TokenizerFiles, fingerprint
-
-    file = path / "tokenizer.json"
-    if not file.is_file():
-        return None
-    theirs = fingerprint(TokenizerFiles(str(path), tokenizer=file.read_bytes(), config={"vocab_size": model.vocab}))
-    return "it comes with another tokenizer" if model.tokenizer and theirs not in ("", model.tokenizer) else None

@@ -5,16 +5,36 @@ Letters: `n` nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from outrider.core.drafting import Committed, Context, Draft, DraftState, Needs, Shape
+from outrider.core.drafting import Committed, Context, DeviceContext, Draft, DraftState, InFlight, Needs, Shape
 
-from .heads import Guesses, Speaker
+from .heads import Guesses, Speaker, on
 from .tree import NODES, PUBLISHED, RANKS, Choice, Meter, grow, parents_of, prior
 
 MEASURED = 32  # rounds after which the tree is grown from what was measured, and after which it is grown anew
+
+
+class _Table(NamedTuple):
+    """What was guessed for a draft of the device: good once its round has been read."""
+
+    length: int  # tokens that were told
+    in_flight: InFlight | None
+    nodes: list[Choice]
+    parents: list[Choice]
+    ids: Tensor  # [parents, R]
+
+    @property
+    def start(self) -> int:
+        """Where the draft begins; -1 where the round before it did not happen."""
+        if self.in_flight is None:
+            return self.length
+        return self.length + self.in_flight.taken if self.in_flight.taken else -1
 
 
 class MedusaDrafter:
@@ -45,24 +65,35 @@ class MedusaDrafter:
             self.shape = Shape(len(self._order), max(map(len, self._order)), tuple(parents_of(self._order)))
         self._state = state or speaker.new_state()
         self._guessed: tuple[int, list[Choice], Guesses] | None = None  # where, the nodes, what was guessed below them
+        self._tables = deque[_Table]()  # of drafts of the device that are not judged yet
+        self.device = self._state.captured
 
     def reset(self) -> None:
         """Forget the conversation; what was measured stays."""
         self._state.clear()
         self._guessed = None
+        self._tables.clear()
 
     def advance(self, step: Committed) -> None:
         """Keep the states that are known; count which guesses were right."""
         if self._guessed is not None and self._guessed[0] == step.start:
             _, nodes, guesses = self._guessed
-            path = [(), *(nodes[node] for node in step.path.tolist())]
-            self._meter.learn([guesses[node].ids for node in path if node in guesses], step.tokens.tolist())
+            self._learn(nodes, {node: ranked.ids for node, ranked in guesses.items()}, step)
         self._guessed = None
+        while self._tables and self._tables[0].start <= step.start:
+            made = self._tables.popleft()
+            if made.start == step.start:
+                self._learn(made.nodes, dict(zip(made.parents, made.ids.tolist(), strict=True)), step)
         self._state.advance(step)
+
+    def _learn(self, nodes: Sequence[Choice], guesses: Mapping[Choice, Sequence[int]], step: Committed) -> None:
+        path = [(), *(nodes[node] for node in step.path.tolist())]
+        self._meter.learn([guesses[node] for node in path if node in guesses], step.tokens.tolist())
 
     def rewind(self, length: int) -> None:
         """Only the first `length` tokens are still true."""
         self._guessed = None
+        self._tables.clear()
         self._state.rewind(length)
 
     def fork(self) -> MedusaDrafter:
@@ -88,6 +119,22 @@ class MedusaDrafter:
         held = [ranked.held[rank] for ranked, rank in found if ranked.held]
         tokens = torch.tensor([ranked.ids[rank] for ranked, rank in found])
         return Draft(tokens, torch.tensor(parents_of(nodes)), confidence=torch.tensor(held) if held else None)
+
+    @torch.inference_mode()
+    def propose_device(self, context: DeviceContext) -> Draft | None:
+        """As `propose`. The guesses of all ranks come to the host beside the draft, to be judged when the round has been read."""
+        nodes = self._tree()[: context.nodes]
+        parents = sorted({node[:-1] for node in nodes}, key=len)
+        made = self._state.draft_ahead(context, "newest", lambda state, _, window: (state, window.root), rows=0)
+        if made is None:
+            return None
+        state, root = made
+        table = self._speaker.table(state, root, parents, context, self._ranks)  # [parents, R]
+        ids = torch.empty(table.shape, dtype=table.dtype, pin_memory=table.is_cuda).copy_(table, non_blocking=True)
+        self._tables.append(_Table(len(context.tokens), context.in_flight, nodes, parents, ids))
+        place = {parent: row for row, parent in enumerate(parents)}
+        at = [place[node[:-1]] * table.shape[1] + node[-1] for node in nodes]
+        return Draft(table.flatten()[on(table.device, at)], torch.tensor(parents_of(nodes)))
 
     def _tree(self) -> list[Choice]:
         """The nodes in order of likelihood."""

@@ -20,21 +20,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.drafting import ModelInfo
-from outrider.core.formats.checkpoint import Checkpoint, open_checkpoint
-from outrider.core.formats.config import LAYERS, ConfigReader, text_config
-from outrider.core.formats.pickled import read_pickled
-from outrider.core.formats.renamed import TensorCheckpoint
-from outrider.core.formats.safetensors import read_file, read_json, read_shapes
-from outrider.core.formats.stored import as_weights, words
-from outrider.core.model.families import read_spec
-from outrider.core.model.families.spec import AttentionSpec, TargetSpec
+from outrider.core.drafting.files import DraftConfig, DraftFiles, DraftSpec, Shapes, open_draft
 
 from .names import OWN
 from .tree import Choice, checked
@@ -43,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 AGAIN = "Fetch the heads again."
+PUBLISHED = tuple(f"{kind}_lm_head.{ending}" for ending in ("safetensors", "pt") for kind in ("medusa", "hydra"))
 TABLES = ("d2t", "t2d")  # distances from words of a reduced head to the target's ids, and marks at these
 _MEDUSA = re.compile(r"(\d+)\.(\d+)\.(?:linear\.weight|linear\.bias|weight)")
 _HYDRA = re.compile(r"hydra_mlp\.(\d+)\.(\d+)\.(?:linear|res_connection)\.(?:weight|bias)")
@@ -51,7 +44,6 @@ PREFIX = "prefix_embeding_layer."  # as published
 _LAYER = f"{PREFIX}layers.0."
 # what was saved along and is not read: the target's own embedding, one that no id ever reached, and a constant
 _IDLE = ("input_embed_fn.weight", f"{PREFIX}embed_tokens.weight", f"{_LAYER}self_attn.rotary_emb.inv_freq")
-Shapes = dict[str, tuple[int, ...]]
 
 
 class HeadFiles(ABC):
@@ -62,22 +54,19 @@ class HeadFiles(ABC):
 
     kind = ""
 
-    def __init__(self, source: Checkpoint, where: Path, prefix: str = "") -> None:
-        self.config, self.where = source.config, where
-        self.told = ConfigReader(source.config, f"The config of {where}", AGAIN)
-        self._source, self._prefix = source, prefix
-        names = [name[len(prefix) :] for name in source.names() if name.startswith(prefix)]
-        self._names = frozenset(names).difference(self.beside)
+    def __init__(self, files: DraftFiles) -> None:
+        self.source, self.config, self.where, self.told = files, files.config, files.path, files.settings
+        self._names = files.holds.difference(self.beside)
         self.heads, self.layers = self._count()
         self.vocab, self.width = self._sizes()
         wanted = self._shapes()
         for name in sorted(wanted.keys() ^ self._names):
             what = "lacks" if name in wanted else "holds beside its heads"
-            raise BrokenFileError(f"{where} {what} the tensor {name}.", AGAIN)
+            raise BrokenFileError(f"{self.where} {what} the tensor {name}.", AGAIN)
         for name, shape in wanted.items():
             found = self._size(name)
             if found != shape:
-                raise BrokenFileError(f"{where}: {name} has the shape {list(found)}, not {list(shape)}.", AGAIN)
+                raise BrokenFileError(f"{self.where}: {name} has the shape {list(found)}, not {list(shape)}.", AGAIN)
 
     @property
     def label(self) -> str:
@@ -112,15 +101,12 @@ class HeadFiles(ABC):
         return sum(prod(shape) for shape in self._shapes().values())
 
     def load(self, name: str) -> Tensor:
-        """One tensor, as stored. Raises BrokenFileError if it holds no finite floats."""
-        tensor = as_weights(self._source.load(self._prefix + name), None, f"{self.where}: {name}")
-        if not bool(tensor.isfinite().all()):
-            raise BrokenFileError(f"{self.where}: {name} holds something else than finite numbers.", AGAIN)
-        return tensor
+        """One tensor, as stored. Raises BrokenFileError if it holds numbers that are not finite."""
+        return self.source.load(name)
 
     def close(self) -> None:
         """Let go of the files."""
-        self._source.close()
+        self.source.close()
 
     @abstractmethod
     def block(self, head: int, layer: int) -> str:
@@ -147,7 +133,7 @@ class HeadFiles(ABC):
 
     def _size(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, () if there is none of that name."""
-        return self._source.shape(self._prefix + name) if name in self._names else ()
+        return self.source.size(name)
 
     def _strange(self, names: Sequence[str]) -> ModelError:
         what = f"a tensor {min(names)}, which no {self.kind} head has" if names else f"no {self.kind} heads"
@@ -171,11 +157,7 @@ class MedusaFiles(HeadFiles):
 
     def words(self) -> Tensor | None:
         """The target's ids [Vd] that tied heads know; None: all. Raises BrokenFileError."""
-        held = {name: self._prefix + name for name in self.beside if self._prefix + name in self._source.names()}
-        if "d2t" not in held:
-            return None
-        marks = self._source.load(held["t2d"]) if "t2d" in held else None
-        return words(self._source.load(held["d2t"]), marks, self.vocab, str(self.where))
+        return self.source.words(self.vocab) if self.tied and "d2t" in self.source.holds else None
 
     def block(self, head: int, layer: int) -> str:
         """Name of a layer of a head."""
@@ -236,7 +218,7 @@ class HydraFiles(HeadFiles):
     @property
     def offset(self) -> int:
         """How many layers before the last one the state is taken from. Raises ModelError if it is no such number."""
-        return self.told.integer("hidden_state_offset", 0, LAYERS, 0)
+        return self.told.layer_number("hidden_state_offset", 0, 0)
 
     def block(self, head: int, layer: int) -> str:
         """Name of a layer of a head."""
@@ -262,27 +244,20 @@ class HydraFiles(HeadFiles):
         shapes |= {f"{_LAYER}mlp.{part}_proj.weight": (inner, d) for part in ("gate", "up")}
         return shapes | {f"{_LAYER}self_attn.o_proj.weight": (d, q), f"{_LAYER}mlp.down_proj.weight": (d, inner)}
 
-    def spec(self, model: ModelInfo) -> TargetSpec:
+    def spec(self, model: ModelInfo) -> DraftSpec:
         """That layer as a llama of its own, with the heads, eps and rope of `model`. Raises ModelError if its config has none."""
-        told = text_config(model.config)
         inner = self.layer()[f"{_LAYER}mlp.gate_proj.weight"][0]
-        sizes = {
-            "hidden_size": self.width,
-            "vocab_size": self.vocab,
-            "intermediate_size": inner,
-            "num_hidden_layers": 1,
-        }
-        return read_spec({**told, **sizes, "model_type": "llama", "attention_bias": False, "mlp_bias": False})
+        sizes = {"hidden_size": self.width, "vocab_size": self.vocab, "intermediate_size": inner}
+        return DraftConfig.of_model(model, **sizes, attention_bias=False, mlp_bias=False).layers([0])
 
     def misfit(self, model: ModelInfo) -> str | None:
         """As `HeadFiles`; the layer has to have the target's attention heads."""
         problem = super().misfit(model)
         if problem or not self.prefixed:
             return problem
-        if "num_attention_heads" not in text_config(model.config):
+        if not DraftConfig.of_model(model).has("num_attention_heads"):
             return f"its layer has the attention heads of its target, and nothing says how many {model.name} has"
-        mixer, shapes = self.spec(model).layers[0].mixer, self.layer()
-        assert isinstance(mixer, AttentionSpec)
+        mixer, shapes = self.spec(model).mixer, self.layer()
         for part, heads in (("q", mixer.heads), ("k", mixer.kv_heads)):
             rows = shapes[f"{_LAYER}self_attn.{part}_proj.weight"][0]
             if rows != heads * mixer.head_dim:
@@ -330,25 +305,11 @@ class HydraFiles(HeadFiles):
 
 def open_heads(path: Path) -> HeadFiles:
     """The heads in a folder, Medusa's or Hydra's by the names of their tensors. Raises as `HeadFiles`."""
-    source = _source(path)
-    names = source.names()
+    files = open_draft(path, *PUBLISHED, again=AGAIN, finite=True)
     try:
-        if source.config.get("hydra_head_arch") or any(name.startswith("hydra_") for name in names):
-            return HydraFiles(source, path)
-        return MedusaFiles(source, path, OWN if any(name.startswith(OWN) for name in names) else "")
+        if files.config.get("hydra_head_arch") or any(name.startswith("hydra_") for name in files.holds):
+            return HydraFiles(files)
+        return MedusaFiles(files.below(OWN) if any(name.startswith(OWN) for name in files.holds) else files)
     except ModelError:
-        source.close()
+        files.close()
         raise
-
-
-def _source(path: Path) -> Checkpoint:
-    """The file of a published name, safetensors before pickle, else the folder as a checkpoint."""
-    ending = "safetensors" if any(path.glob("*.safetensors*")) else "pt"
-    for file in (path / f"medusa_lm_head.{ending}", path / f"hydra_lm_head.{ending}"):
-        if file.is_file():
-            config = path / "config.json"
-            told = read_json(config) if config.exists() else {}
-            if ending == "pt":
-                return TensorCheckpoint(path, read_pickled(file), told)
-            return TensorCheckpoint(path, partial(read_file, file), told, read_shapes(file))
-    return open_checkpoint(path)

@@ -20,9 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.base.errors import ModelError
-from outrider.core.drafting import Context, DraftState, Target
-from outrider.core.model.kernels.forms import kept
-from outrider.core.model.kernels.linear import Linear
+from outrider.core.drafting import Context, DeviceContext, DraftState, Target
+from outrider.core.drafting.layers import Part, WeightReader
 from outrider.core.sampling.sample import in_target_ids
 
 from .format import AGAIN, HeadFiles, HydraFiles, MedusaFiles
@@ -58,13 +57,19 @@ class Speaker(Protocol):
         """
         ...
 
+    def table(
+        self, state: Tensor, root: Tensor, parents: Sequence[Choice], context: DeviceContext, ranks: int
+    ) -> Tensor:
+        """The same ids on the device, [parents, R], behind a root [1]; no value is asked for."""
+        ...
+
 
 class Head(NamedTuple):
     """One head."""
 
-    layers: tuple[Linear, ...]  # the first one takes what the head sees, the others d -> d
+    layers: tuple[Part, ...]  # the first one takes what the head sees, the others d -> d
     out: Callable[[Tensor], Tensor]  # d -> V
-    shortcut: Linear | None = None  # around the first layer
+    shortcut: Part | None = None  # around the first layer
 
     def __call__(self, x: Tensor) -> Tensor:
         """What the head sees [r, ...] -> logits [r, V]."""
@@ -130,6 +135,16 @@ class MedusaHeads:
             best = _led(best, context.sample(row, len(context.tokens), ()).tolist())
         return {parent: best[len(parent)] for parent in parents}
 
+    def table(
+        self, state: Tensor, root: Tensor, parents: Sequence[Choice], context: DeviceContext, ranks: int
+    ) -> Tensor:
+        """As `Speaker`."""
+        logits = self.logits(state, 1 + len(parents[-1]))
+        words = None if self._output is None else self._output.ids
+        depths = torch.arange(logits.shape[0], device=logits.device)
+        drawn = context.choose(in_target_ids(logits, words, self._target.info.vocab), depths)
+        return _first(drawn, _best(logits, ranks, words)[1])[on(logits.device, [len(parent) for parent in parents])]
+
 
 class HydraHeads:
     """Heads that see the path as well: every node has guesses of its own, made level by level."""
@@ -163,11 +178,47 @@ class HydraHeads:
             found |= zip(level, best, strict=True)
         return found
 
+    def table(
+        self, state: Tensor, root: Tensor, parents: Sequence[Choice], context: DeviceContext, ranks: int
+    ) -> Tensor:
+        """As `Speaker`."""
+        device, made, paths = root.device, list[Tensor](), root[None]  # [r, 1 + depth]
+        places: dict[Choice, int] = {}  # of a level
+        for depth in range(1 + len(parents[-1])):
+            level = [parent for parent in parents if len(parent) == depth]
+            if depth:
+                above, rank = ([places[node[:-1]] for node in level], [node[-1] for node in level])
+                rows = on(device, above)
+                paths = torch.cat((paths[rows], made[-1][rows, on(device, rank)][:, None]), 1)
+            embedded = self._target.embed(paths.clamp(min=0).flatten()).view(len(level), -1)
+            logits = self._heads[depth](torch.cat((state.expand(len(level), -1), embedded), -1))
+            made.append(_first(context.choose(logits, depth), _best(logits, ranks, None)[1]))
+            places = {node: row for row, node in enumerate(level)}
+        return torch.cat(made)
+
+
+def on(device: torch.device, numbers: Sequence[int]) -> Tensor:
+    """Numbers [n] on their way to the device."""
+    return torch.tensor(numbers, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
+def _best(logits: Tensor, ranks: int, words: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The `ranks` best of each row of logits [r, Vd] and their ids, each [r, R]; `words` [Vd]: ids of the target."""
+    values, ids = logits.topk(ranks)
+    return values, ids if words is None else words[ids]
+
+
+def _first(drawn: Tensor, ids: Tensor) -> Tensor:
+    """`_led` on the device: ids [r, R] behind those that were drawn [r]."""
+    every = torch.cat((drawn[:, None], ids), 1)
+    again = every == drawn[:, None]
+    again[:, 0] = False
+    return every.gather(1, again.to(torch.int8).sort(dim=1, stable=True).indices[:, : ids.shape[1]])
+
 
 def _ranked(logits: Tensor, ranks: int, words: Tensor | None, *, weighs: bool) -> list[Ranked] | None:
     """The `ranks` best of each row of logits [r, Vd], `words` [Vd] being their ids; None where those are not finite."""
-    values, ids = logits.topk(ranks)  # each [r, R]
-    ids = ids if words is None else words[ids]
+    values, ids = _best(logits, ranks, words)
     if not bool(values.isfinite().all()):
         return None
     held = [[]] * len(ids)
@@ -200,29 +251,24 @@ def read_heads(files: HeadFiles, target: Target) -> Speaker:
 
 
 def _medusa(files: MedusaFiles, target: Target) -> MedusaHeads:
-    output = _output(files, target) if files.tied else None
+    read = WeightReader(files.source, None, target, prefix="")
+    output = _output(files, read) if files.tied else None
     heads = []
     for head in range(files.heads):
-        layers = [_biased(files, f"{files.block(head, layer)}.linear", target) for layer in range(files.layers)]
-        out = output or kept(files.load(f"{files.out(head)}.weight"), None, target.beside)
-        heads.append(Head(tuple(layers), out))
+        layers = [_linear(read, f"{files.block(head, layer)}.linear") for layer in range(files.layers)]
+        heads.append(Head(tuple(layers), output or _linear(read, files.out(head))))
     return MedusaHeads(target, heads, output)
 
 
-def _output(files: MedusaFiles, target: Target) -> Output:
+def _output(files: MedusaFiles, read: WeightReader) -> Output:
     """The target's own output layer, or its rows of a reduced vocabulary."""
-    words = files.words()
+    words, target = files.words(), read.target
     if words is None:
         return Output(target.head)
     if len(words) < RANKS:
         raise ModelError(f"{files.where} knows {len(words)} words, and heads guess {RANKS} at a time.", AGAIN)
     words = words.to(target.device)
-    return Output(kept(target.rows(words), None, target.beside), words, _cap(files))
-
-
-def _cap(files: MedusaFiles) -> float | None:
-    key = "final_logit_softcapping"
-    return files.told.factor(key) if files.told.has(key) else None
+    return Output(read.own(target.rows(words)), words, files.told.optional_factor("final_logit_softcapping"))
 
 
 def _hydra(files: HydraFiles, target: Target) -> HydraHeads:
@@ -230,15 +276,15 @@ def _hydra(files: HydraFiles, target: Target) -> HydraHeads:
         raise ModelError(
             f"The Hydra heads want a state {files.offset} layers back, of {target.info.layers}.", "Correct it."
         )
-    heads = []
+    read, heads = WeightReader(files.source, None, target, prefix=""), []
     for head in range(files.heads):
-        layers = [_biased(files, f"{files.block(head, layer)}.linear", target) for layer in range(files.layers)]
-        shortcut = _biased(files, f"{files.block(head, 0)}.res_connection", target)
-        heads.append(Head(tuple(layers), _biased(files, files.out(head), target), shortcut))
-    read = _as_it_is if files.offset else target.norm
-    new_state = partial(newest_alone, target, read)
+        layers = [_linear(read, f"{files.block(head, layer)}.linear") for layer in range(files.layers)]
+        shortcut = _linear(read, f"{files.block(head, 0)}.res_connection")
+        heads.append(Head(tuple(layers), _linear(read, files.out(head)), shortcut))
+    normed = _as_it_is if files.offset else target.norm
+    new_state = partial(newest_alone, target, normed)
     if files.prefixed:
-        new_state = partial(read_prefix(files, target, read).new_state, target)
+        new_state = partial(read_prefix(files, target, normed).new_state, target)
     return HydraHeads(target, heads, files.offset, new_state)
 
 
@@ -251,6 +297,6 @@ def _as_it_is(state: Tensor) -> Tensor:
     return state
 
 
-def _biased(files: HeadFiles, name: str, target: Target) -> Linear:
-    bias = files.load(f"{name}.bias").to(target.device, target.dtype)
-    return kept(files.load(f"{name}.weight"), bias, target.beside)
+def _linear(read: WeightReader, name: str) -> Part:
+    """A layer of the size that it is stored in, which the files have been checked for."""
+    return read.linear(name, *read.files.shape(f"{name}.weight"), bias=read.has(f"{name}.bias"))

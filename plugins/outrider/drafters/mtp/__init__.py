@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from outrider.core.drafting import Fit, Match, ModelInfo, Target
 
 from .layout import ASSISTANT, HEADS, Layout, find, promised, read_settings, strange
-from .size import nbytes
 
 if TYPE_CHECKING:
     from outrider.core.drafting import Drafter
-    from outrider.core.formats.checkpoint import Checkpoint
+    from outrider.core.drafting.files import DraftFiles
     from outrider.core.train.recipe import Recipe
 
 __all__ = ["Mtp"]
@@ -47,10 +46,7 @@ class Mtp:
         """Fits a checkpoint that holds prediction layers; waits for some otherwise, with Gemma 4 for its assistant."""
         layout = find(model.tensors, model.layers)
         if layout is not None:
-            from outrider.core.model.families import read_spec
-
-            size = nbytes(read_spec(model.config), layout)
-            return Match(Fit.EXACT, f"{_layers(layout.count)} in the checkpoint", GAIN, size)
+            return Match(Fit.EXACT, f"{_layers(layout.count)} in the checkpoint", GAIN, _nbytes(model, layout))
         if any(name.startswith(HEADS) for name in model.tensors):
             return _heads(model, Path(model.path))
         if model.architecture.startswith("gemma4"):
@@ -67,58 +63,53 @@ class Mtp:
 
     def check(self, model: ModelInfo, weights: str) -> Match:
         """Whether the assistant, the heads or the copy of the model at `weights` fit. Raises ModelError, BrokenFileError."""
-        from outrider.core.formats.checkpoint import open_checkpoint
+        from outrider.core.drafting.files import open_draft
 
         path = Path(weights)
         if (path / "params.json").is_file():
             return _heads(model, path)
-        checkpoint = open_checkpoint(path)
-        try:
-            if _assists(checkpoint):
-                return _assistant(model, checkpoint)
-            return _copy(model, checkpoint)
-        finally:
-            checkpoint.close()
+        with open_draft(path) as files:
+            return _assistant(model, files) if _assists(files) else _copy(model, files)
 
     def readings(self, model: ModelInfo, match: Match) -> list[Mapping[str, object]]:
         """Ways in which the files may be meant; parallel heads leave nothing open. Raises as `check`."""
-        from outrider.core.formats.checkpoint import open_checkpoint
+        from outrider.core.drafting.files import open_draft
 
         from .readings import ASSISTANT, CHAIN, readings
 
         path = Path(match.weights or model.path)
         if (path / "params.json").is_file():
             return readings({})
-        checkpoint = open_checkpoint(path)
-        try:
-            return readings(ASSISTANT if _assists(checkpoint) else CHAIN)
-        finally:
-            checkpoint.close()
+        with open_draft(path) as files:
+            return readings(ASSISTANT if _assists(files) else CHAIN)
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> Drafter:
         """Load what `match` found. Raises ModelError, BrokenFileError, UsageError for an option that is not known."""
-        from outrider.core.formats.checkpoint import open_checkpoint
+        from outrider.core.drafting.files import open_draft
 
         from . import assistant, build, heads
 
         path = Path(match.weights or target.info.path)
         if (path / "params.json").is_file():
             return heads.load(target, path)
-        checkpoint = open_checkpoint(path)
-        try:
-            if _assists(checkpoint):
-                return assistant.load(target, checkpoint, options)
-            return build.load(target, checkpoint, options)
-        finally:
-            checkpoint.close()
+        with open_draft(path) as files:
+            return (assistant if _assists(files) else build).load(target, files, options)
 
 
 def _layers(count: int) -> str:
     return "one prediction layer" if count == 1 else f"{count} prediction layers"
 
 
-def _assists(checkpoint: Checkpoint) -> bool:
-    return set(ASSISTANT) <= set(checkpoint.names())
+def _nbytes(model: ModelInfo, layout: Layout) -> int:
+    """Bytes of the layers' matrices at 16 bits a weight."""
+    from outrider.core.drafting.files import further_layers, layer_size
+
+    spec = further_layers(model.config, layout.first, layout.count)
+    return 2 * layout.count * (2 * spec.width**2 + layer_size(spec, -1))
+
+
+def _assists(files: DraftFiles) -> bool:
+    return files.holds.issuperset(ASSISTANT)
 
 
 def _differs(told: Mapping[str, tuple[object, object]]) -> str:
@@ -129,13 +120,11 @@ def _differs(told: Mapping[str, tuple[object, object]]) -> str:
     return ""
 
 
-def _assistant(model: ModelInfo, checkpoint: Checkpoint) -> Match:
-    from outrider.core.text.files import fingerprint
-
-    config, name, weights = checkpoint.config, checkpoint.path.name, str(checkpoint.path)
+def _assistant(model: ModelInfo, files: DraftFiles) -> Match:
+    config, name, weights = files.config, files.name, str(files.path)
     text = config.get("text_config")
     vocab = text.get("vocab_size") if isinstance(text, Mapping) else None
-    theirs = (model.tokenizer and fingerprint(checkpoint.text())) or model.tokenizer  # most come without
+    theirs = (model.tokenizer and files.tokenizer(model.vocab)) or model.tokenizer  # most come without
     reason = _differs(
         {
             "a width of": (config.get("backbone_hidden_size"), model.width),
@@ -147,16 +136,13 @@ def _assistant(model: ModelInfo, checkpoint: Checkpoint) -> Match:
         reason = f"is an assistant of Gemma 4, this model is {model.architecture}"
     if reason:
         return Match(Fit.NO, f"{name} {reason}", weights=weights)
-    return Match(Fit.EXACT, f"{name} is an assistant of this model", GAIN, checkpoint.nbytes, weights)
+    return Match(Fit.EXACT, f"{name} is an assistant of this model", GAIN, files.nbytes, weights)
 
 
-def _copy(model: ModelInfo, checkpoint: Checkpoint) -> Match:
+def _copy(model: ModelInfo, files: DraftFiles) -> Match:
     """Another copy of the model, which kept its layers where the target's lost them."""
-    from outrider.core.formats.checkpoint import info
-    from outrider.core.model.families import read_spec
-
-    theirs, name = info(checkpoint), checkpoint.path.name
-    layout: Layout | None = find(theirs.tensors, theirs.layers)
+    theirs, name = files.model(), files.name
+    layout = find(theirs.tensors, theirs.layers)
     reason = "holds no prediction layer" if layout is None else ""
     reason = reason or _differs(
         {
@@ -167,9 +153,8 @@ def _copy(model: ModelInfo, checkpoint: Checkpoint) -> Match:
         }
     )
     if reason or layout is None:
-        return Match(Fit.NO, f"{name} {reason}", weights=str(checkpoint.path))
-    size = nbytes(read_spec(theirs.config), layout)
-    return Match(Fit.EXACT, f"{_layers(layout.count)} of {name}", GAIN, size, str(checkpoint.path))
+        return Match(Fit.NO, f"{name} {reason}", weights=str(files.path))
+    return Match(Fit.EXACT, f"{_layers(layout.count)} of {name}", GAIN, _nbytes(theirs, layout), str(files.path))
 
 
 def _heads(model: ModelInfo, path: Path) -> Match:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from outrider.core.base.errors import ModelError
-from outrider.core.formats.checkpoint import open_checkpoint
+from outrider.core.drafting.files import further_layers, open_draft
 from outrider.core.model.families.spec import TargetSpec
 from outrider.core.train import export, lean, warm_start
 from outrider.core.train.decoder import Along, Layer, obstacle
@@ -27,9 +27,8 @@ from outrider.core.train.recipe import Batch, Text
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.teacher_in_training import Frozen, Joint
 
-from .layout import deepseek, find
+from .layout import find
 from .learning import Learner, Losses, Settings
-from .size import extended
 
 PREFIX = "model."
 
@@ -59,7 +58,7 @@ class AheadTrainee(Learner):
         super().__init__(settings, ground)
         self._teacher = teacher
         first, count = teacher.info.layers, settings.depths
-        spec = extended(teacher.spec, deepseek(PREFIX, first, count))
+        spec = further_layers(teacher.spec, first, count)
         found = obstacle(spec)
         if found is not None:
             raise ModelError(
@@ -115,10 +114,9 @@ class AheadTrainee(Learner):
 
     def load(self, folder: Path) -> None:
         """As `Continuing`; layers that are not there begin as copies of the first."""
-        checkpoint = open_checkpoint(folder)
-        try:
-            names, first = frozenset(checkpoint.names()), self._teacher.info.layers
-            layout = find(names, first)
+        with open_draft(folder) as files:
+            first = self._teacher.info.layers
+            layout = find(files.holds, first)
             if layout is None or "eh_proj" not in layout.mix:
                 raise warm_start.refused(folder.name, "no prediction layer in the layout of DeepSeek")
             if layout.count > len(self.depths):
@@ -126,11 +124,9 @@ class AheadTrainee(Learner):
             for index, depth in enumerate(self.depths[: layout.count]):
                 at = f"{layout.prefix}layers.{first + index}."
                 parts = {at + published(name): part for name, part in depth.state_dict().items()}
-                warm_start.put(folder.name, parts, lambda name: checkpoint.load(name) if name in names else None)
+                warm_start.put(folder.name, parts, lambda name: files.load(name) if name in files.holds else None)
             for depth in self.depths[layout.count :]:
                 depth.load_state_dict(self.depths[0].state_dict())
-        finally:
-            checkpoint.close()
 
     def save(self, folder: Path, *, whole: bool) -> None:
         """As further layers of the model: beside its config and tokenizer, jointly in the model itself.

@@ -14,35 +14,29 @@ Letters: `h` head size, `H`, `K` query and key heads, `C` rows read, `d` width o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import ChainSampler, Committed, Context, Draft, Needs, Shape, Target
-from outrider.core.formats.config import ConfigReader
-from outrider.core.model.blocks.attention import Attention
-from outrider.core.model.blocks.block import Block
-from outrider.core.model.blocks.norm import Norm
-from outrider.core.model.blocks.rope import rotate_
-from outrider.core.model.build import Builder
-from outrider.core.model.cache.layout import PassLayout, Tables
-from outrider.core.model.cache.states import MAX_DRAFT_ROWS, CacheConfig, State
-from outrider.core.model.families import read_spec
-from outrider.core.model.families.common import HEADS, PLAIN
-from outrider.core.model.families.spec import AttentionSpec, LayerSpec, TargetSpec
-from outrider.core.model.kernels.linear import Linear, Table
-from outrider.core.model.load import tables
+from outrider.core.drafting.files import DraftConfig, DraftFiles
+from outrider.core.drafting.layers import (
+    BorrowedAttention,
+    DraftLayers,
+    Layout,
+    Part,
+    WeightReader,
+    borrowing_spec,
+    load_layers,
+)
 
 from .readings import ASSISTANT, told
 
-if TYPE_CHECKING:
-    from outrider.core.formats.checkpoint import Checkpoint
-
 MOST = 8  # tokens of a draft
+HEADS = 1 << 14  # of keys: no config has more
 OTHER = "Take the assistant of this very model."
 # what may lie in the files unread: a copy of the table, and clusters that the config does not ask for
 UNREAD = (
@@ -53,40 +47,14 @@ UNREAD = (
 )
 
 
-class Reading:
-    """Attention of one row over keys and values that somebody else wrote."""
-
-    def __init__(self, attention: Attention, source: int) -> None:
-        self.spec, self.source = attention.spec, source
-        self._q, self._q_norm, self._out = attention.mix, attention.q_norm, attention.out
-        self.keys = self.values = torch.empty(0)  # [K, C, h]
-
-    def new_state(self, room: CacheConfig) -> State | None:
-        """None: it keeps nothing."""
-        return None
-
-    def __call__(self, x: Tensor, where: PassLayout, state: State | None, residual: Tensor | None = None) -> Tensor:
-        """[1, d] -> [1, d], plus the residual if there is one."""
-        spec, kv_heads = self.spec, self.keys.shape[0]
-        q = self._q(x).view(1, spec.heads, spec.head_dim)
-        if self._q_norm is not None:
-            q = self._q_norm(q)
-        if spec.rope is not None:
-            rotate_(q, *where.rope(spec.rope, spec.head_dim))
-        q = q.view(1, kv_heads, -1, spec.head_dim)  # a group's queries are its rows
-        y = F.scaled_dot_product_attention(q, self.keys[None], self.values[None], scale=spec.scale)
-        y = self._out(y.reshape(1, -1))
-        return y if residual is None else residual + y
-
-
 @dataclass(frozen=True, slots=True)
 class Clusters:
     """A head that scores only the tokens of the best clusters; all others get one less than the worst of these."""
 
-    centroids: Linear  # h -> clusters
+    centroids: Part  # h -> clusters
     members: Tensor  # [clusters, V / clusters] ids
     top: int
-    vectors: Table  # [V, h]
+    vectors: Part  # [V, h]
 
     def __call__(self, x: Tensor) -> Tensor:
         """[1, h] -> [1, V]."""
@@ -100,13 +68,12 @@ class Clusters:
 class Parts:
     """Weights of an assistant."""
 
-    spec: TargetSpec
-    before: Linear  # 2 d -> h
-    blocks: tuple[tuple[Block, Reading], ...]
-    norm: Norm
-    head: Linear | Clusters
-    after: Linear  # h -> d
-    tables: Tables
+    before: Part  # 2 d -> h
+    layers: DraftLayers
+    readings: tuple[BorrowedAttention, ...]  # of the layers
+    norm: Part
+    head: Part | Clusters
+    after: Part  # h -> d
 
 
 class Assistant:
@@ -114,7 +81,9 @@ class Assistant:
 
     def __init__(self, target: Target, parts: Parts, reading: str) -> None:
         self._target, self._parts, self._newest = target, parts, reading == "newest"
-        self.needs = Needs(hidden=(target.info.layers,), kv=tuple(sorted({r.source for _, r in parts.blocks})))
+        self.needs = Needs(
+            hidden=(target.info.layers,), kv=tuple(sorted({reading.source for reading in parts.readings}))
+        )
         self.shape = Shape(nodes=MOST, depth=MOST)
         self.reset()
 
@@ -161,10 +130,10 @@ class Assistant:
         self._proposed = len(picks.path)
         return picks.draft()
 
-    def _look(self) -> PassLayout:
+    def _look(self) -> Layout:
         """Show every layer the target's rows; where the draft stands."""
         position = 0
-        for _, reading in self._parts.blocks:
+        for reading in self._parts.readings:
             keys, values, length = self._target.kv(reading.source)
             first, stop = max(0, length - keys.shape[1]), length  # position of the first row held, and behind the last
             position, window = length - 1, reading.spec.window
@@ -174,39 +143,29 @@ class Assistant:
                 stop += self._refused if window else min(1, self._refused)
                 start = max(first, stop - window - 1) if window else first
             reading.keys, reading.values = (part[:, start - first : stop - first] for part in (keys, values))
-        return PassLayout(position, 1, self._parts.tables, self._target.dtype, self._target.device)
+        return self._parts.layers.at(position, self._target)
 
     @torch.inference_mode()
-    def _pass(self, token: int, state: Tensor, where: PassLayout) -> tuple[Tensor, Tensor]:
+    def _pass(self, token: int, state: Tensor, where: Layout) -> tuple[Tensor, Tensor]:
         """The token behind `token` as logits [V], and the next state [1, d]."""
         parts = self._parts
         embedded = self._target.embed(torch.tensor([token], device=state.device))
-        x = parts.before(torch.cat((embedded, state), -1))
-        for block, _ in parts.blocks:
-            x = block.run(x, where, None, parts.spec)
-            x = x if block.scalar is None else x * block.scalar
-        x = parts.norm(x)
-        logits, cap = parts.head(x)[0], parts.spec.logit_cap
+        x = parts.norm(parts.layers(parts.before(torch.cat((embedded, state), -1)), where, ()))
+        logits, cap = parts.head(x)[0], parts.layers.spec.logit_cap
         return logits if cap is None else torch.tanh(logits / cap) * cap, parts.after(x)
 
 
-def load(target: Target, checkpoint: Checkpoint, options: Mapping[str, object]) -> Assistant:
+def load(target: Target, files: DraftFiles, options: Mapping[str, object]) -> Assistant:
     """The assistant in a checkpoint; option `position` chooses the reading. Raises ModelError, BrokenFileError, UsageError."""
-    return Assistant(target, _build(target, checkpoint), told(options, ASSISTANT)["position"])
+    return Assistant(target, _build(target, files), told(options, ASSISTANT)["position"])
 
 
-def spec_of(config: Mapping[str, Any]) -> TargetSpec:
-    """The assistant's own decoder, whose layers all lack keys and values. Raises ModelError."""
+def decoder(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of the assistant's own decoder, whose layers all lack keys and values. Raises ModelError."""
     text = config.get("text_config")
     if not isinstance(text, Mapping):
         raise ModelError("The assistant's config has no text_config.", "Download it again, whole.")
-    own = {**text, "num_kv_shared_layers": 0, **_unused(text)}
-    spec = read_spec({**config, "text_config": own})
-    layers = []
-    for index, layer in enumerate(spec.layers):
-        assert isinstance(layer.mixer, AttentionSpec)
-        layers.append(LayerSpec(replace(layer.mixer, source=index), layer.channel))
-    return replace(spec, layers=tuple(layers))
+    return {**config, "text_config": {**text, "num_kv_shared_layers": 0, **_unused(text)}}
 
 
 def _unused(text: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,66 +174,39 @@ def _unused(text: Mapping[str, Any]) -> dict[str, Any]:
     heads = text.get("num_key_value_heads")
     found: dict[str, Any] = {}
     if isinstance(ropes, Mapping) and any(isinstance(rope, Mapping) for rope in ropes.values()):
-        found["rope_parameters"] = {**{kind: {} for kind in PLAIN}, **ropes}
+        found["rope_parameters"] = {"full_attention": {}, "sliding_attention": {}, **ropes}
     if type(heads) is int and 0 < heads <= HEADS:
         found["num_key_value_heads"] = None
     return found
 
 
-def _source(target: TargetSpec, mixer: AttentionSpec) -> int:
-    """The last layer of the target, of the same kind and size, that has keys and values of its own."""
-    found = [
-        index
-        for index, layer in enumerate(target.layers)
-        if isinstance(layer.mixer, AttentionSpec)
-        and layer.mixer.source is None
-        and (layer.mixer.window, layer.mixer.head_dim) == (mixer.window, mixer.head_dim)
-    ]
-    if not found:
-        kind = f"sliding layers of window {mixer.window}" if mixer.window else "full attention layers"
-        raise ModelError(f"The target has no {kind} with heads of {mixer.head_dim} for this assistant to read.", OTHER)
-    read = target.layers[found[-1]].mixer
-    if isinstance(read, AttentionSpec) and mixer.heads % read.kv_heads:
-        raise ModelError(f"{mixer.heads} heads cannot share the target's {read.kv_heads} heads of keys.", OTHER)
-    return found[-1]
-
-
 @torch.inference_mode()
-def _build(target: Target, checkpoint: Checkpoint) -> Parts:
-    spec, theirs = spec_of(checkpoint.config), read_spec(target.info.config)
-    build = Builder(checkpoint, spec, target.beside)
-    wide, width = target.info.width, spec.width
-    vectors = build.embedding()
-    blocks = []
-    for index in range(len(spec.layers)):
-        block = build.block(index)
-        assert isinstance(block.mixer, Attention)
-        reading = Reading(block.mixer, _source(theirs, block.mixer.spec))
-        block.mixer = reading
-        blocks.append((block, reading))
-    bits = target.beside.quantize
-    before = build.layer(build.stored("pre_projection.weight", width, 2 * wide, bits))
-    after = build.layer(build.stored("post_projection.weight", wide, width, bits))
-    head = _clusters(checkpoint, build, vectors) or build.head(vectors)
-    made = tables(spec, target.context + MAX_DRAFT_ROWS, target.dtype, target.device)
-    parts = Parts(spec, before, tuple(blocks), build.final_norm(), head, after, made)
-    left = [name for name in build.unread if not name.endswith(UNREAD)]
+def _build(target: Target, files: DraftFiles) -> Parts:
+    read = WeightReader(files, borrowing_spec(decoder(files.config)), target)
+    wide, width, bits = target.info.width, read.spec.width, target.beside.quantize
+    vectors, readings = read.embedding(), list[BorrowedAttention]()
+    layers = load_layers(read, change=lambda _, block: readings.append(BorrowedAttention.of(block, target)))
+    before = read.layer(read.stored("pre_projection.weight", width, 2 * wide, bits))
+    after = read.layer(read.stored("post_projection.weight", wide, width, bits))
+    head = _clusters(read, vectors) or read.head(vectors)
+    parts = Parts(before, layers, tuple(readings), read.final_norm(), head, after)
+    left = [name for name in read.unread if not name.endswith(UNREAD)]
     if left:
-        raise ModelError(f"{build.origin} holds {min(left)}, which no assistant of Gemma 4 has.", OTHER)
+        raise ModelError(f"{files.name} holds {min(left)}, which no assistant of Gemma 4 has.", OTHER)
     return parts
 
 
-def _clusters(checkpoint: Checkpoint, build: Builder, vectors: Table) -> Clusters | None:
+def _clusters(read: WeightReader, vectors: Part) -> Clusters | None:
     """The head by clusters, where the config asks for it."""
-    config, spec, name = checkpoint.config, build.spec, "masked_embedding.token_ordering"
-    read = ConfigReader(config, f"{build.origin}: the config", OTHER)
-    if not read.flag("use_ordered_embeddings"):
+    files, spec, name = read.files, read.spec, "masked_embedding.token_ordering"
+    config = DraftConfig(files.config, f"{files.name}: the config", OTHER)
+    if not config.flag("use_ordered_embeddings"):
         return None
-    count, top = (read.integer(key) for key in ("num_centroids", "centroid_intermediate_top_k"))
-    order = checkpoint.load(name).long() if name in build.names_there else torch.empty(0, dtype=torch.int64)
+    count, top = (config.integer(key) for key in ("num_centroids", "centroid_intermediate_top_k"))
+    order = files.load(name).long() if name in files.holds else torch.empty(0, dtype=torch.int64)
     if top > count or spec.vocab % count or order.numel() != spec.vocab:
-        raise ModelError(f"{build.origin}: {name} does not fit {count} clusters of {spec.vocab} tokens.", OTHER)
+        raise ModelError(f"{files.name}: {name} does not fit {count} clusters of {spec.vocab} tokens.", OTHER)
     if not torch.equal(order.flatten().sort().values, torch.arange(spec.vocab)):
-        raise ModelError(f"{build.origin}: {name} does not name every token once.", "Download it again, whole.")
-    rows = build.stored("masked_embedding.centroids.weight", count, spec.width, build.form.quantize)
-    return Clusters(build.layer(rows), order.view(count, -1).to(build.form.device), top, vectors)
+        raise ModelError(f"{files.name}: {name} does not name every token once.", "Download it again, whole.")
+    rows = read.stored("masked_embedding.centroids.weight", count, spec.width, read.form.quantize)
+    return Clusters(read.layer(rows), order.view(count, -1).to(read.form.device), top, vectors)

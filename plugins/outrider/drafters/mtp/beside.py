@@ -28,7 +28,7 @@ from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.teacher_in_training import Frozen, Joint
 
-from .heads import read_heads
+from .heads import open_heads
 from .layout import META, read_settings
 from .learning import Learner, Losses, Settings
 
@@ -91,8 +91,8 @@ class BesideTrainee(Learner):
         }:
             raise warm_start.refused(folder.name, "heads of other sizes than fresh ones for this model")
         warm_start.same(folder.name, {"depths": (told["n_future_tokens"] - 1, len(self.heads))})
-        stored = read_heads(folder)
-        found = {name: halves(name, part, size) for name, part in stored.items()}
+        with open_heads(folder) as files:
+            found = {name: halves(name, files.load(name), size) for name in files.names()}
         for index, head in enumerate(self.heads):
             at = f"model.layers.{index}."
             warm_start.put(folder.name, {at + name: part for name, part in head.state_dict().items()}, found.get)

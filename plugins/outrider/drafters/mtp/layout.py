@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outrider.core.base.errors import BrokenFileError
-
 PROMISES = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
 MODELS = ("model.", "model.language_model.", "language_model.model.")
 # of the target's own, or of what the config tells; a layer's are not read
@@ -107,10 +105,9 @@ def promised(config: Mapping[str, object]) -> int:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """params.json of a model with parallel heads. Raises ModelError, BrokenFileError."""
-    from outrider.core.formats.config import ConfigReader
-    from outrider.core.formats.safetensors import read_json
+    from outrider.core.drafting import files
 
-    settings = read_json(folder / "params.json")
-    read = ConfigReader(settings, str(folder / "params.json"), "Download it again.", BrokenFileError)
+    read = files.read_settings(folder / "params.json", "Download it again.")
     sizes = {key: read.integer(key) for key in _SIZES}
-    return {**settings, **sizes, "vocab_size": read.integer("vocab_size", -1, default=-1)}
+    told = read.values(*read.given_keys())
+    return {**told, **sizes, "vocab_size": read.integer("vocab_size", -1, default=-1)}

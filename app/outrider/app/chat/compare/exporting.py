@@ -7,6 +7,7 @@ from pathlib import Path
 
 from textual.style import Style
 
+from outrider.app import files
 from outrider.app.chat.compare import keeping, picture, verdict
 from outrider.app.chat.compare.race import Race
 from outrider.app.chat.marks import ACCEPTED
@@ -36,7 +37,7 @@ def export_here(race: Race) -> str:
     try:
         paths = export(race, Path.cwd())
     except OSError as error:
-        return f"The race could not be written: {error.strerror} ({error.filename})."
+        return f"The race could not be written: {files.reason(error)} ({error.filename})."
     return f"Wrote {paths[0].stem}.json, .md and .svg to {paths[0].parent}"
 
 

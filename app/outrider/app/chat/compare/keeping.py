@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from outrider.app import render
+from outrider.app import files, render
 from outrider.app.chat.compare.race import Race, decoded
-from outrider.app.store.writing import free_name, write_file
+from outrider.app.store.writing import free_name
 from outrider.core.base import paths
 
 
@@ -19,9 +19,9 @@ def folder() -> Path:
 def save(race: Race, where: Path | None = None) -> Path:
     """Write it under a free name, in the data folder if no other is named. Raises OSError."""
     where = where or folder()
-    where.mkdir(parents=True, exist_ok=True)
+    files.make_folder(where)
     path = free_name(where, name_of(race), "json")
-    write_file(path, as_json(race))
+    files.write(path, as_json(race).encode())
     return path
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from outrider.app import files
+
 if TYPE_CHECKING:
     from outrider.app.chat.compare.lineup import Lineup, Prompt
     from outrider.app.chat.compare.race import Race
@@ -140,7 +142,7 @@ class Comparing:
             try:
                 keeping.save(outcome)
             except OSError as error:
-                self._screen.stage.tell(f"The race could not be saved: {error.strerror} ({error.filename}).")
+                self._screen.stage.tell(f"The race could not be saved: {files.reason(error)} ({error.filename}).")
         self._race(outcome)
 
     def _ended(self, what: str, error: EngineError | None) -> None:

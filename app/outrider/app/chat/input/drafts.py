@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from outrider.app import files
 from outrider.app.store.records import Attachment
 from outrider.app.store.writers import Writers
 from outrider.core.base import paths
@@ -45,12 +46,7 @@ class Drafts:
         if not draft:
             file.unlink(missing_ok=True)
             return
-        unready = file.with_name(f".{file.name}.part")
-        try:
-            unready.write_bytes(msgspec.json.encode(_whole(draft)))
-            os.replace(unready, file)
-        finally:
-            unready.unlink(missing_ok=True)
+        files.write(file, msgspec.json.encode(_whole(draft)))
 
     def load(self, chat: str) -> Draft:
         """The draft of a chat; for a new one the newest that a program which ended has left. Empty where there is none."""

@@ -7,7 +7,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from outrider.app import files
 from outrider.app.editor import editor
+from outrider.core.base import paths
 
 HOW = "Name one, as in `export EDITOR=nano`, and start Outrider again."
 
@@ -29,9 +31,12 @@ def command() -> list[str]:
 
 def edit(text: str, words: list[str]) -> str:
     """Have the text edited; returns what was saved, without its last line end. Raises `NoEditor` if it failed."""
-    with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
+    with _own_folder() as folder:
         file = Path(folder) / "message.md"
-        file.write_text(text + "\n" if text else "", "utf-8")
+        try:
+            files.write(file, (text + "\n" if text else "").encode("utf-8", "replace"))
+        except OSError as error:
+            raise NoEditor(f"The message cannot be handed over: {files.reason(error)}.") from error
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a ctrl+c is the editor's
         try:
             done = subprocess.run([*words, str(file)], check=False)
@@ -45,3 +50,12 @@ def edit(text: str, words: list[str]) -> str:
             return file.read_text("utf-8", "replace").removesuffix("\n")
         except OSError as error:
             raise NoEditor(f"What {words[0]} saved cannot be read; the prompt is as it was.") from error
+
+
+def _own_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder that nobody else can look into. Raises `NoEditor`."""
+    try:
+        files.make_folder(paths.state_dir())
+        return tempfile.TemporaryDirectory(prefix="edit-", dir=paths.state_dir())
+    except OSError as error:
+        raise NoEditor(f"The message cannot be handed over: {files.reason(error)}.") from error

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from outrider.app import files
 from outrider.app.store.problems import StoreError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Keeping:
         self._chat = ""
         self._timer: Timer | None = None
         self._moving = False  # to another chat
+        self._complained = False
         self._one_at_a_time = asyncio.Lock()
 
     async def begin(self) -> None:
@@ -87,10 +89,14 @@ class Keeping:
             if drafts is None or (draft == self._saved and chat == self._chat):
                 return
             before, self._chat, self._saved = self._chat, chat, draft
-            with contextlib.suppress(OSError):
+            try:
                 if chat != before:  # the new chat has got its name, or the text went along into another
                     await asyncio.to_thread(drafts.save, before, type(draft)())
                 await asyncio.to_thread(drafts.save, chat, draft)
+            except OSError as error:
+                if not self._complained:
+                    self._complained = True
+                    self._screen.stage.tell(f"What you type is not kept until it is sent: {files.reason(error)}.")
 
     async def moved(self, before: str) -> None:
         """Another chat has been opened: what was typed stays with the one before, its own comes back."""

@@ -75,8 +75,13 @@ class Block:
     per_layer: PerLayer | None = None
     scalar: Tensor | None = None  # []
 
-    def run(self, x: Tensor, where: PassLayout, state: State | None, spec: TargetSpec) -> Tensor:
-        """[S, d] -> [S, d]: both mixers with their residuals; `spec` is that of the decoder the block belongs to."""
+    def run(
+        self, x: Tensor, where: PassLayout, state: State | None, spec: TargetSpec, entry: Tensor | None = None
+    ) -> Tensor:
+        """[S, d] -> [S, d]: both mixers with their residuals; `spec` is that of the decoder the block belongs to.
+
+        `entry` [S, n]: what the token mixer reads in place of the normed `x`.
+        """
         channel = self.channel
         if (where.still or where.real) and isinstance(channel, Experts):
             channel = partial(channel, still=where.still, real=where.real)
@@ -84,7 +89,7 @@ class Block:
             y = _maybe(self.before_mixer, x)
             return channel(y, self.mixer(y, where, state, x))
         scale = spec.residual_scale
-        y = _maybe(self.before_mixer, x)
+        y = _maybe(self.before_mixer, x) if entry is None else entry
         if self.after_mixer is None and scale == 1.0:
             x = self.mixer(y, where, state, x)
         else:

@@ -52,6 +52,7 @@ class AttentionSpec:
     gate: Literal["", "in_q", "own"] = ""  # sigmoid gate on the output, from extra rows of q_proj or from gate_proj
     sinks: bool = False
     source: int | None = None  # uses the keys and values of that layer
+    reads: int = 0  # columns of what it reads in place of the normed residual; 0: it reads that
     temperature: tuple[float, int] | None = None  # queries times 1 + beta ln(1 + floor(position / original))
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are not files as they lie: one under other names, and one of tensors that are in memory already."""
+"""Tensors that are in memory, or come from a file without a config, as a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outrider.core.base.errors import BrokenFileError
-from outrider.core.formats.gguf.reader import AGAIN
 from outrider.core.text.files import TokenizerFiles
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from .checkpoint import Checkpoint
     from .layout import Layout
     from .quantized import Grouped
 
@@ -71,45 +68,3 @@ class TensorCheckpoint:
     def close(self) -> None:
         """Let go of the tensors."""
         self._tensors = {}
-
-
-class RenamedCheckpoint:
-    """A checkpoint under other names: `names` maps those that readers ask for to those of the files; others are left out."""
-
-    def __init__(self, inner: Checkpoint, names: Mapping[str, str]) -> None:
-        self._inner, self._names = inner, names
-        self.path, self.format, self.config, self.generation = inner.path, inner.format, inner.config, inner.generation
-        self.nbytes, self.quantisation = inner.nbytes, inner.quantisation
-
-    def names(self) -> list[str]:
-        """The names that readers ask for."""
-        return list(self._names)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor. Raises BrokenFileError if there is none of that name."""
-        return self._inner.shape(self._stored(name))
-
-    def load(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """As `Checkpoint`. Raises BrokenFileError if there is none of that name."""
-        return self._inner.load(self._stored(name), dtype)
-
-    def layout(self, name: str) -> Layout | None:
-        """As `Checkpoint`."""
-        return self._inner.layout(self._stored(name))
-
-    def grouped(self, name: str) -> Grouped | None:
-        """As `Checkpoint`."""
-        return self._inner.grouped(self._stored(name))
-
-    def text(self) -> TokenizerFiles:
-        """As `Checkpoint`."""
-        return self._inner.text()
-
-    def close(self) -> None:
-        """Let go of the files."""
-        self._inner.close()
-
-    def _stored(self, name: str) -> str:
-        if name not in self._names:
-            raise BrokenFileError(f"{self.path} has no tensor {name}.", AGAIN)
-        return self._names[name]
