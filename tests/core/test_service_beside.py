@@ -131,8 +131,8 @@ def test_questions_are_answered_while_the_loop_stands_still(tmp_path: Path, mode
 
 def test_questions_change_no_token_of_the_answer(client: Client, model: ModelChoice) -> None:
     choice = DrafterChoice(name="auto")
-    want = token_ids(client.ask(generate(1, model, 1500, choice)))
-    client.send(generate(2, model, 1500, choice))
+    want = token_ids(client.ask(generate(1, model, 600, choice)))
+    client.send(generate(2, model, 600, choice))
     number = answered = 9
     while not isinstance(event := client.next(), Done):
         if number == answered:  # always one

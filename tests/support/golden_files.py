@@ -16,6 +16,7 @@ import lzma
 import math
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data" / "golden"
+DAY = 86400  # seconds; another run may still read what was unpacked in the last one
 SKETCH = 8  # numbers that stand for a row
 
 Drawn = list[list[Tensor]]
@@ -149,7 +151,8 @@ def unpacked() -> Path:
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    older = [path for path in folder.parent.iterdir() if not path.name.startswith("new-")]
+    others = [path for path in folder.parent.iterdir() if not path.name.startswith("new-")]
+    older = [path for path in others if path.stat().st_mtime < time.time() - DAY]
     new = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
     try:
         for path in files:
