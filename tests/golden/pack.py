@@ -97,12 +97,13 @@ def _reduced(folder: str, tensors: Tensors) -> Iterator[tuple[str, Tensor]]:
 def recipes(folder: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
     """What the reference's script drew for a family, in its order: see `randomise` of make_golden.py."""
     import make_golden
+    import running
 
     found: list[dict[str, Any]] = []
     randomise = make_golden.randomise
 
     def noted(module: torch.nn.Module, seed: int) -> None:
-        found.append({"seed": seed, "draws": list(make_golden.draws(module))})
+        found.append({"seed": seed, "draws": list(running.draws(module))})
         randomise(module, seed)
 
     make_golden.randomise = noted
