@@ -24,8 +24,11 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import small_model
@@ -45,12 +48,20 @@ class Calls:
     """Own calls and depth between two events, by the hook of the profiler."""
 
     def __init__(self, root: str) -> None:
+        self._root = Path(root)
         self._own = tuple(f"{root}/{tree}/" for tree in ("core", "plugins"))
         self.begin()
 
     def begin(self) -> None:
         """A round begins."""
-        self.count = self._depth = self._least = self._most = 0
+        self.functions: Counter[CodeType] = Counter()
+        self._stack: list[CodeType] = []
+        self._depth = self._least = self._most = 0
+
+    @property
+    def count(self) -> int:
+        """Calls of own functions."""
+        return self.functions.total()
 
     @property
     def depth(self) -> int:
@@ -60,9 +71,40 @@ class Calls:
     def hook(self, frame: FrameType, event: str, arg: Any) -> None:
         """As `sys.setprofile` calls it."""
         if event in ("call", "return") and frame.f_code.co_filename.startswith(self._own):
-            self.count += event == "call"
+            if event == "call":
+                self.functions[frame.f_code] += 1
             self._depth += 1 if event == "call" else -1
-            self._least, self._most = min(self._least, self._depth), max(self._most, self._depth)
+            self._least = min(self._least, self._depth)
+            if self._depth > self._most:
+                self._most, self._stack = self._depth, self._frames(frame)
+
+    def _frames(self, frame: FrameType | None) -> list[CodeType]:
+        """Own functions on the stack, the innermost first."""
+        found = []
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(self._own):
+                found.append(frame.f_code)
+            frame = frame.f_back
+        return found
+
+    @property
+    def stack(self) -> list[str]:
+        """The deepest stack, from the loop over the rounds on."""
+        return [self.name(code) for code in self._stack[: self.depth]][::-1]
+
+    def name(self, code: CodeType) -> str:
+        """File and function."""
+        return f"{Path(code.co_filename).relative_to(self._root)}:{code.co_qualname}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one round called."""
+
+    calls: int
+    depth: int
+    functions: Mapping[str, int]  # calls by function
+    stack: list[str]  # the deepest one
 
 
 class Values:
@@ -135,7 +177,7 @@ def find(*names: str) -> Any:
 
 
 def watch(look: Calls | Values, engine: Any, protocol: Any, folder: Path) -> list[tuple[int, int, Any]]:
-    """Every round after the first ones: tokens proposed, tokens given, and what was found (calls and depth, or types)."""
+    """Every round after the first ones: tokens proposed, tokens given, and what was found (`Found` or types)."""
     found: list[tuple[int, int, Any]] = []
     left = SKIPPED
 
@@ -145,9 +187,12 @@ def watch(look: Calls | Values, engine: Any, protocol: Any, folder: Path) -> lis
         if not isinstance(event, protocol.Step):
             return
         if left < 0:
-            found.append(
-                (event.proposed, len(event.tokens), (look.count, look.depth) if isinstance(look, Calls) else look.made)
-            )
+            what: Any = look.made if isinstance(look, Values) else None
+            if isinstance(look, Calls):
+                what = Found(
+                    look.count, look.depth, {look.name(code): n for code, n in look.functions.items()}, look.stack
+                )
+            found.append((event.proposed, len(event.tokens), what))
         left -= 1
         look.begin()
         sys.setprofile(look.hook)
@@ -186,14 +231,24 @@ def main(root: str) -> None:
     made = [found for proposed, _, found in values if proposed]
     kinds = {kind for kind in set().union(*made) if sum(kind in found for found in made) > 1}
     figures = {
-        "own calls of a CPU round that drafts": statistics.median(count for count, _ in drafted),
-        "… and gives one token": statistics.median(count for count, _ in short),
-        "own calls of a plain CPU round under auto": statistics.median(count for count, _ in plain),
-        "depth of a CPU round that drafts": statistics.median(depth for _, depth in drafted),
+        "own calls of a CPU round that drafts": statistics.median(one.calls for one in drafted),
+        "… and gives one token": statistics.median(one.calls for one in short),
+        "own calls of a plain CPU round under auto": statistics.median(one.calls for one in plain),
+        "depth of a CPU round that drafts": statistics.median(one.depth for one in drafted),
         "value types that a drafted CPU round makes": len(wraps := _without(kinds, OTHERS)),
     }
     names = {"types of a round": wraps, "rounds": [len(drafted), len(short), len(plain)]}
+    names |= {f"calls of a {name} round": _mean(rounds) for name, rounds in (("drafted", drafted), ("plain", plain))}
+    names["deepest stack"] = max(drafted, key=lambda one: one.depth).stack
     print(json.dumps({"figures": {name: int(value) for name, value in figures.items()}, "names": names}))
+
+
+def _mean(rounds: Sequence[Found]) -> dict[str, float]:
+    """Calls by function, the mean over rounds, most first."""
+    total: Counter[str] = Counter()
+    for one in rounds:
+        total.update(one.functions)
+    return {name: round(calls / len(rounds), 1) for name, calls in total.most_common()}
 
 
 def _without(kinds: set[str], others: set[str]) -> list[str]:

@@ -20,7 +20,7 @@ from outrider.core.decode.round_result import RoundResult
 from outrider.core.drafting import Drafter, Fit, Match, Stateless
 from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
-from outrider.core.policy.decisions import Drafted, Judged, Outcome
+from outrider.core.policy.decisions import Drafted, Judged, Outcome, SharedRound
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.chat_cache import ChatCache
@@ -111,7 +111,7 @@ class Clocked(Policy):
         for rows in (1, 2, 4, 8, 17, 33):
             self.calibrate(rows, 0.01 + 1e-6 * rows)
 
-    def learn(self, made: Outcome | Drafted | Judged) -> None:
+    def learn(self, made: Outcome | Drafted | Judged | SharedRound) -> None:
         """As `Policy`."""
         if isinstance(made, Outcome):
             seconds = self.costs.of(1 + made.proposed)

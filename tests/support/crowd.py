@@ -40,10 +40,11 @@ def together(
     at_once: int | None = None,
     say: Callable[[Event], None] = lambda event: None,
     control: toys.Still | None = None,
+    policy: Policy | None = None,
 ) -> list[Report]:
     """The reports of all; `riders` are forked."""
     pairs = list(zip(orders, riders or [None] * len(orders), strict=True))
-    return Batch(target, Policy(), pairs, say).run(control or toys.Still(), at_once)
+    return Batch(target, policy or Policy(), pairs, say).run(control or toys.Still(), at_once)
 
 
 def most_at_once(events: Sequence[Event]) -> int:

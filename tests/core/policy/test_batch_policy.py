@@ -9,6 +9,8 @@ import pytest
 from toys import tree
 
 from outrider.core.policy.batch_policy import FIRST, PROBE_FIRST, TRIED, BatchPolicy, width
+from outrider.core.policy.decisions import Outcome, Share, SharedRound
+from outrider.core.policy.policy import Policy
 
 Cost = Callable[[int], float]
 
@@ -28,22 +30,39 @@ def bent(rows: int) -> float:
     return 0.020 if rows <= 16 else 0.020 * rows / 16
 
 
+def made(passes: dict[int, float]) -> tuple[Policy, BatchPolicy]:
+    """A policy that knows what these passes cost, and what chooses by it."""
+    policy = Policy()
+    for rows, seconds in passes.items():
+        policy.calibrate(rows, seconds)
+    return policy, BatchPolicy(policy)
+
+
+def share(asked: int, right: int, drafting: float = 0.0, sure: tuple[float, ...] | None = None) -> Share:
+    """One answer's, with a draft of `asked` tokens."""
+    return Share("prose", asked, Outcome("toy", asked, min(asked, right), drafting, 0.0, confidence=sure))
+
+
 def lengths(
-    cost: Cost, answers: int, right: int, rounds: int = 120, drafting: float = 0.0, pace: BatchPolicy | None = None
+    cost: Cost,
+    answers: int,
+    right: int,
+    rounds: int = 120,
+    drafting: float = 0.0,
+    both: tuple[Policy, BatchPolicy] | None = None,
 ) -> list[int]:
     """The lengths of that many rounds, with a drafter whose first `right` tokens are always accepted, and no further one."""
-    pace, found = pace or BatchPolicy({1: cost(1), 8: cost(8), 17: cost(17)}), []
+    (policy, pace), found = both or made({1: cost(1), 8: cost(8), 17: cost(17)}), []
     for _ in range(rounds):
         asked = pace.length([("toy", 16)] * answers)
         found.append(asked)
-        pace.passed(answers * (1 + asked), cost(width(answers * (1 + asked))))
-        for _ in range(answers if asked else 0):
-            pace.drafted("toy", asked, asked, min(asked, right), drafting)
+        rows = answers * (1 + asked)
+        policy.learn(SharedRound(rows, cost(width(rows)), [share(asked, right, drafting)] * (answers if asked else 0)))
     return found
 
 
 def test_nothing_is_drafted_where_nobody_drafts() -> None:
-    assert BatchPolicy({1: 0.02}).length([("", 0), ("", 0)]) == 0
+    assert made({1: 0.02})[1].length([("", 0), ("", 0)]) == 0
 
 
 def test_the_first_drafts_are_short() -> None:
@@ -82,44 +101,59 @@ def test_none_where_drafting_takes_longer_than_it_saves() -> None:
 
 
 def test_it_comes_back_when_drafts_are_right_again() -> None:
-    pace = BatchPolicy({1: 0.02, 17: 0.02 + 0.0005 * 16})
+    both = made({1: 0.02, 17: 0.02 + 0.0005 * 16})
     cost: Cost = lambda rows: 0.020 + 0.0005 * rows  # noqa: E731
-    assert lengths(cost, 4, 0, rounds=200, pace=pace)[-1] == 0
-    assert lengths(cost, 4, 16, rounds=600, pace=pace)[-1] >= 8
+    assert lengths(cost, 4, 0, rounds=200, both=both)[-1] == 0
+    assert lengths(cost, 4, 16, rounds=600, both=both)[-1] >= 8
 
 
-def judged(pace: BatchPolicy, right: int, sure: tuple[float, ...], times: int = 60) -> None:
+def test_the_next_batch_knows_what_this_one_and_single_answers_have_taught() -> None:
+    policy, _ = made({1: 0.02, 17: 0.02})
+    assert lengths(free, 4, 16, both=(policy, BatchPolicy(policy)))[-1] == 16
+    assert lengths(free, 4, 16, rounds=1, both=(policy, BatchPolicy(policy))) == [16]
+    assert policy.arm("toy").acceptance.rates("prose", 1)[0] > 0.9
+    for _ in range(20):
+        policy.learn(Outcome("other", 4, 4, 0.0, 0.02))
+    assert BatchPolicy(policy).length([("other", 16)]) > FIRST
+
+
+def test_what_a_batch_took_says_nothing_of_single_answers() -> None:
+    policy, _ = both = made({1: 0.02, 17: 0.02})
+    lengths(lambda rows: 0.5, 4, 2, drafting=0.3, both=both)
+    assert policy.costs.of(1) == policy.costs.of(17) == 0.02 and policy.costs.drafting("toy").n == 0
+
+
+def judged(policy: Policy, right: int, sure: tuple[float, ...], times: int = 60) -> None:
     for _ in range(times):
-        pace.judged("toy", sure, right)
-        pace.drafted("toy", len(sure), len(sure), right, 0.0)
+        policy.learn(SharedRound(1, policy.costs.of(1), [share(len(sure), right, sure=sure)]))
 
 
 def test_of_free_drafts_the_likeliest_tokens_are_verified() -> None:
     """One answer copies, the other does not: the rows go to the first."""
-    pace = BatchPolicy({1: 0.020, 17: 0.020 + 0.002 * 16})
+    policy, pace = made({1: 0.020, 17: 0.020 + 0.002 * 16})
     for _ in range(60):
-        judged(pace, 4, (0.95,) * 4, 1)
-        judged(pace, 0, (0.1,) * 4, 1)
-    copied, made = tree([1] * 4, confidence=[0.95] * 4), tree([2] * 4, confidence=[0.1] * 4)
-    assert pace.kept(2, [("toy", copied), ("toy", made)]) == [4, 0]
-    assert pace.kept(2, [("toy", made), ("toy", copied)]) == [0, 4]
+        judged(policy, 4, (0.95,) * 4, 1)
+        judged(policy, 0, (0.1,) * 4, 1)
+    copied, new = tree([1] * 4, confidence=[0.95] * 4), tree([2] * 4, confidence=[0.1] * 4)
+    assert pace.kept(2, [("toy", copied), ("toy", new)]) == [4, 0]
+    assert pace.kept(2, [("toy", new), ("toy", copied)]) == [0, 4]
 
 
 def test_free_drafts_are_whole_where_rows_are_free() -> None:
-    pace = BatchPolicy({1: 0.02, 17: 0.02})
+    _, pace = made({1: 0.02, 17: 0.02})
     assert pace.kept(2, [("toy", tree([1] * 8)), ("toy", tree([]))]) == [8, 0]
 
 
 def test_of_a_tree_every_node_has_the_chance_of_its_branch() -> None:
-    pace = BatchPolicy({1: 0.020, 17: 0.020 + 0.004 * 16})
-    judged(pace, 1, (0.9, 0.2))
+    policy, pace = made({1: 0.020, 17: 0.020 + 0.004 * 16})
+    judged(policy, 1, (0.9, 0.2))
     chances = pace._chances("toy", tree([1, 2, 3], [-1, -1, 0]))
     assert chances[0] == chances[1] > chances[2]
 
 
 def test_free_drafts_that_do_not_pay_are_tried_ever_more_rarely() -> None:
-    pace = BatchPolicy({1: 0.001, 17: 0.017})
-    judged(pace, 0, (0.5,) * 4)
+    policy, pace = made({1: 0.001, 17: 0.017})
+    judged(policy, 0, (0.5,) * 4)
     tries = [at for at in range(400) if pace.kept(8, [("toy", tree([1] * 8, confidence=[0.5] * 8))])[0]]
     late = [later - sooner for sooner, later in pairwise(tries)]
     assert tries[0] == PROBE_FIRST - 1 and late == sorted(late) and len(tries) < 8

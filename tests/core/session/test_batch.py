@@ -29,6 +29,7 @@ from outrider.core.drafting import Context, Draft, Drafter, Needs, Stateless
 from outrider.core.library.library import resolve
 from outrider.core.model.cache.states import Cache
 from outrider.core.model.model import TargetModel
+from outrider.core.policy.policy import Policy
 from outrider.core.sampling.sample import Settings
 from outrider.core.session import batch
 from outrider.core.session.answer import AnswerRequest
@@ -151,6 +152,18 @@ def test_numbers_are_those_of_an_answer_alone() -> None:
         assert 0 < timing.verify_s < timing.decode_s
         assert mine.tokens_per_second == pytest.approx((len(mine.token_ids) - 1) / timing.decode_s)
         assert mine.speedup is None
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_the_policy_learns_of_drafts_unless_an_answer_ran_in_circles(
+    loops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch._BatchedAnswer, "_loops", lambda self: loops and self.order.request == 2)
+    orders, policy = [order(number) for number in range(6)], Policy()
+    riders = [None if one is None else toys.guard(one) for one in lucky(orders, [alone(one) for one in orders])]
+    crowd.together(toys.target(), orders, riders, policy=policy)
+    assert [name for name, arm in policy.drafters().items() if arm.acceptance.rounds] == ([] if loops else ["toy"])
+    assert policy.batch_costs is not None and policy.batch_costs.drafting("toy").n > 0  # what time it took is true
 
 
 @pytest.mark.parametrize("rule", ["rejection", "typical"])

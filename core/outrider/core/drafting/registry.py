@@ -397,7 +397,8 @@ class GuardedDrafter:
             step = renumbered(step, *whole)
         self._call("advance", step)
         self.known = step.start + step.tokens.shape[0]
-        self._states.add(step)
+        if step.hidden is not None:
+            self._states.add(step)
 
     def rewind(self, length: int) -> None:
         """Cut to `length` tokens, if it knows more."""
@@ -424,9 +425,9 @@ class GuardedDrafter:
         draft, problem = made
         if problem:
             self._fail(f"proposed {problem}")
-        if self.failed or not len(draft):
+        if self.failed or not draft.ids:
             return None
-        self._whole = (len(draft), None if trees or draft.chain else draft.first_children)
+        self._whole = (len(draft.ids), None if trees or draft.chain else draft.first_children)
         return draft if trees else draft.line()
 
     def _proposed(self, context: Context, vocab: int) -> tuple[DraftTree, str | None] | None:

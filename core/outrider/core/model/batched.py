@@ -23,7 +23,6 @@ from outrider.core.model.kernels.interface import Crowd, Fused
 from outrider.core.model.kernels.linear import MAX_DECODE_ROWS
 
 from .decoder import Decoder, Pass
-from .kernels import ops
 
 
 class Parted(Protocol):
@@ -74,8 +73,8 @@ class _Beside(PassLayout):
 
     def attended(self, mixed: Tensor, mixer: Attention, source: int) -> Tensor | None:
         """[R, H h] by one fused kernel for all conversations; None where there is none for this layer."""
-        fast, heads, spec = ops.fused(mixed), mixer.heads, mixer.spec
-        if fast is None or heads is None or not fast.attends(heads, mixed.dtype):
+        fast, heads, spec = mixer.fused(mixed), mixer.heads, mixer.spec
+        if fast is None or heads is None:
             return None
         states = [cache.states[source] for _, _, cache in self.each]
         places = [

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.model.blocks.attention import Attention
@@ -95,7 +94,7 @@ class Decoder:
 
     def logits(self, x: Tensor) -> Tensor:
         """Last residual [S, d] -> [S, V]; -inf for ids that no token has. `head` alone is the model's own number for them."""
-        logits = self.head(self.norm(x))
+        logits = self.head(self.weights.norm(x))
         return logits if self.unnamed is None else logits.index_fill_(-1, self.unnamed, -torch.inf)
 
     @torch.inference_mode()
@@ -182,20 +181,16 @@ class Decoder:
             stop = index + 1 if stack is None else min(stack.stop, count)
             y = None if stack is None else stack.run(x, where, cache, range(index, stop), keep)
             if y is None:
-                y, stop = self._block(index, x, where, cache, extra), index + 1
+                block, stop = self.weights.blocks[index], index + 1
+                y = block.run(x, where, cache.states[block.source], self.spec)
+                if block.per_layer is not None and extra is not None:
+                    y = y + block.per_layer(y, extra[:, index])
+                if block.scalar is not None:
+                    y = y * block.scalar
             x, index = y, stop
         if count in states:
             kept[count] = x
         return x
-
-    def _block(self, index: int, x: Tensor, where: PassLayout, cache: Cache, extra: Tensor | None) -> Tensor:
-        block = self.weights.blocks[index]
-        x = block.run(x, where, cache.states[block.source], self.spec)
-        if block.per_layer is not None and extra is not None:
-            p = block.per_layer
-            y = F.gelu(p.gate(x), approximate="tanh") * extra[:, index]
-            x = x + p.norm(p.project(y))
-        return x if block.scalar is None else x * block.scalar
 
     def _stacks(self, x: Tensor) -> Mapping[int, Stack]:
         """What runs several blocks in one go, by the number of each of them."""

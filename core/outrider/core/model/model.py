@@ -43,12 +43,16 @@ class TargetModel:
         self.info = info
         self.context = context
         self.dtype, self.device = decoder.dtype, decoder.device
+        self.vocab = decoder.spec.vocab
+        """Rows of the output layer."""
         self.cache = decoder.new_cache(context + MAX_DRAFT_ROWS)
         if capture is None and decoder.device.type == "cuda":
             capture = capture_for(decoder.device)
         self.exact = exact is not None
         self.width = 0 if exact is None or (capture is None and apart(decoder)) else width(exact)
         """Rows of every pass that decodes; 0: as many as there are to decode."""
+        self.most = self.width or MAX_DRAFT_ROWS
+        """Rows of the widest pass that decodes: the root, and the longest draft."""
         self.lane = (
             None if capture is None else GraphRunner(decoder, self.cache, capture, lines=self.exact, fixed=self.width)
         )
@@ -75,11 +79,6 @@ class TargetModel:
         return WeightFormat(self.dtype, self.device, bits)
 
     @property
-    def vocab(self) -> int:
-        """Rows of the output layer."""
-        return self.decoder.spec.vocab
-
-    @property
     def length(self) -> int:
         """Committed tokens in the cache."""
         return self.cache.length
@@ -88,11 +87,6 @@ class TargetModel:
     def trees(self) -> bool:
         """Whether a pass may verify a tree."""
         return self.cache.trees and not self.exact
-
-    @property
-    def most(self) -> int:
-        """Rows of the widest pass that decodes: the root, and the longest draft."""
-        return self.width or MAX_DRAFT_ROWS
 
     @contextmanager
     def standing(self, cache: Cache) -> Iterator[None]:
@@ -124,8 +118,10 @@ class TargetModel:
         listed = not isinstance(ids, Tensor)
         if self.lane is not None and not last and (listed or self.width) and len(ids) <= MAX_DRAFT_ROWS:
             return self.lane.forward(ids if listed else ids.tolist(), parents, self._states)
-        early = None if isinstance(ids, Tensor) or parents is not None else self._reusable(ids)
-        self.cache.early_states = None
+        early = None
+        if self.cache.early_states is not None:
+            early = None if isinstance(ids, Tensor) or parents is not None else self._reusable(ids)
+            self.cache.early_states = None
         if not isinstance(ids, Tensor):
             ids = torch.tensor(ids, dtype=torch.int64)
         if self.width and not last:

@@ -53,26 +53,6 @@ class _Depth:
         made.quick = self.quick
         return made
 
-    def learn(self, right: bool) -> bool:
-        """Whether that was the end of what was known."""
-        self.accepted = KEEP * self.accepted + right
-        self.trials = KEEP * self.trials + 1
-        if self.trials < TRUST:
-            self.quick = self.accepted / self.trials
-            return False
-        self.quick += QUICK * (right - self.quick)
-        mean = self.accepted / self.trials
-        bound = SURPRISE * math.sqrt(max(mean * (1 - mean), 0.02) * QUICK / (2 - QUICK))
-        if abs(self.quick - mean) <= bound:
-            return False
-        self.accepted, self.trials = LEFT * self.quick, LEFT
-        return True
-
-    def doubt(self) -> None:
-        """What is known weighs little from now on."""
-        if self.trials > LEFT:
-            self.accepted, self.trials = LEFT * self.accepted / self.trials, LEFT
-
 
 class Acceptance:
     """Of one drafter."""
@@ -92,13 +72,12 @@ class Acceptance:
         """
         known = self._rates.get(phase)
         if known is None or len(known) < most:
-            known, pooled = [], PRIOR
-            for depth in range(max(most, 16)):
-                if depth and not self._trusted(phase, depth):  # nor is any deeper one
-                    known += known[-1:] * (max(most, 16) - depth)
-                    break
-                pooled = self._rate(ALL, depth, pooled)
-                known.append(pooled if phase == ALL else self._rate(phase, depth, pooled))
+            size = max(most, 16)
+            count = min(size, self.trusted(phase, 1))
+            known = self._leaning(ALL, count)
+            if phase != ALL:
+                known = self._leaning(phase, count, known)
+            known += known[-1:] * (size - count)
             self._rates[phase] = known
         return known
 
@@ -120,12 +99,18 @@ class Acceptance:
         """Phases of which something is known."""
         return {*self._phases, *self._before}
 
-    def trusted(self, phase: str) -> int:
-        """Depths with enough trials, in this phase or in all."""
-        depth = 0
-        while self._trusted(phase, depth):
+    def trusted(self, phase: str, depth: int = 0) -> int:
+        """The first depth, from `depth` on, with too few trials both in this phase and in all."""
+        earlier, now = self._before, self._phases
+        counts = (earlier.get(ALL, ()), now.get(ALL, ())), (earlier.get(phase, ()), now.get(phase, ()))
+        while True:
+            for before, depths in counts:
+                trials = before[depth][1] if depth < len(before) else 0.0
+                if trials + (depths[depth].trials if depth < len(depths) else 0.0) >= TRUST:
+                    break
+            else:
+                return depth
             depth += 1
-        return depth
 
     def learn(self, phase: str, offered: int, accepted: int) -> None:
         """`accepted` of `offered` tokens in a row were right; the next one, if there was one, was not."""
@@ -135,9 +120,20 @@ class Acceptance:
             for depth in range(min(offered, accepted + 1)):
                 if depth == len(depths):
                     depths.append(_Depth())
-                if depths[depth].learn(depth < accepted):
+                one, right = depths[depth], depth < accepted
+                one.accepted = KEEP * one.accepted + right
+                one.trials = KEEP * one.trials + 1
+                mean = one.accepted / one.trials
+                if one.trials < TRUST:
+                    one.quick = mean
+                    continue
+                one.quick += QUICK * (right - one.quick)
+                bound = SURPRISE * math.sqrt(max(mean * (1 - mean), 0.02) * QUICK / (2 - QUICK))
+                if abs(one.quick - mean) > bound:  # that was the end of what was known
+                    one.accepted, one.trials = LEFT * one.quick, LEFT
                     for deeper in depths[depth + 1 :]:
-                        deeper.doubt()
+                        if deeper.trials > LEFT:
+                            deeper.accepted, deeper.trials = LEFT * deeper.accepted / deeper.trials, LEFT
         self._rates.clear()
 
     def dump(self) -> dict[str, list[tuple[float, float]]]:
@@ -145,11 +141,10 @@ class Acceptance:
         found: dict[str, list[tuple[float, float]]] = {}
         for phase in {*self._phases, *self._before}:
             depths, before = self._phases.get(phase, ()), self._before.get(phase, ())
-            rows, above = list[tuple[float, float]](), PRIOR
-            for depth in range(max(len(depths), len(before))):
-                above = self._rate(phase, depth, above)
+            rows = list[tuple[float, float]]()
+            for depth, rate in enumerate(self._leaning(phase, max(len(depths), len(before)))):
                 trials = depths[depth].trials if depth < len(depths) else 0.0
-                rows.append((above, min(MOST, trials + (before[depth][1] if depth < len(before) else 0.0))))
+                rows.append((rate, min(MOST, trials + (before[depth][1] if depth < len(before) else 0.0))))
             found[phase] = rows
         return found
 
@@ -160,21 +155,15 @@ class Acceptance:
                 self._before[phase] = [(rate, trials) for rate, trials in rows[:DEEPEST]]
         self._rates.clear()
 
-    def _rate(self, phase: str, depth: int, above: float) -> float:
-        """By the counts of a phase; they lean on what earlier sessions knew of it, or on `above`."""
-        before, depths = self._before.get(phase, ()), self._phases.get(phase, ())
-        prior = before[depth][0] if depth < len(before) else above
-        if depth >= len(depths):
-            return prior
-        return (depths[depth].accepted + WEIGHT * prior) / (depths[depth].trials + WEIGHT)
+    def _leaning(self, phase: str, count: int, pooled: Sequence[float] = ()) -> list[float]:
+        """Rates of the first depths by the counts of a phase.
 
-    def _trusted(self, phase: str, depth: int) -> bool:
-        """Whether there are enough trials, of this phase or of all."""
-        for name in (ALL, phase):
-            before, depths = self._before.get(name, ()), self._phases.get(name, ())
-            trials = (before[depth][1] if depth < len(before) else 0.0) + (
-                depths[depth].trials if depth < len(depths) else 0.0
-            )
-            if trials >= TRUST:
-                return True
-        return False
+        Each leans on what earlier sessions knew of it, or on that of all phases (`pooled`), or on the rate of the depth above.
+        """
+        before, depths, found, above = self._before.get(phase, ()), self._phases.get(phase, ()), list[float](), PRIOR
+        for depth in range(count):
+            above = before[depth][0] if depth < len(before) else pooled[depth] if pooled else above
+            if depth < len(depths):
+                above = (depths[depth].accepted + WEIGHT * above) / (depths[depth].trials + WEIGHT)
+            found.append(above)
+        return found

@@ -4,27 +4,27 @@ With many answers in a pass rows are no longer free, so drafts get shorter the m
 drafted up to one length by all answers of a round. What is free is drafted as far as it goes, and of all drafts of the round
 those tokens are verified that are likeliest to be accepted, as many as pay. Where none pay, that is tried again now and then.
 
+What is known of drafters and costs is the policy's, which learns from these rounds as from those of a single answer.
+
 Letters: `K` draft tokens of an answer, `R` rows of a pass.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from outrider.core.model.kernels.linear import MAX_DECODE_ROWS
 from outrider.core.sampling.draft_tree import DraftTree
 
-from .acceptance import ALL, Acceptance
-from .confidence import Calibrated
+from .acceptance import ALL
 from .costs import Costs
-from .policy import LADDER
+from .policy import LADDER, Policy
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)  # what passes of fewer rows than a whole one are counted as
 FIRST, TRIED = 4, 4  # tokens of a drafter's first drafts, and how many of these there are
 MARGIN = 1.03  # drafting must promise this much more than plain rounds
 PROBE_FIRST, PROBE_LAST = 16, 256  # rounds between drafts that are made to see whether they pay again, doubling
-OFFERED = 0.05  # moving average of how often a drafter proposes anything, and of how much of what was asked for
 
 
 def width(rows: int) -> int:
@@ -32,36 +32,29 @@ def width(rows: int) -> int:
     return next((some for some in ROWS if some >= rows), -(-rows // MAX_DECODE_ROWS) * MAX_DECODE_ROWS)
 
 
-@dataclass(slots=True)
-class _Known:
-    """Of one drafter, over all answers that it rides with."""
-
-    acceptance: Acceptance = field(default_factory=Acceptance)
-    calibrated: Calibrated = field(default_factory=Calibrated)
-    offered: float = 1.0  # how often it proposes anything
-    filled: float = 1.0  # how much of what was asked for, if it does
-    seconds: float = 0.0  # of one proposal
-    rounds: int = 0
-
-
 class BatchPolicy:
-    """Chooses for each round, learns from each. `passes`: seconds by rows that are known beforehand."""
+    """Chooses for each round of one batch."""
 
-    def __init__(self, passes: dict[int, float]) -> None:
-        self._costs = Costs(width)
-        for rows, seconds in passes.items():
-            self._costs.calibrate(rows, seconds)
-        self._known: dict[str, _Known] = {}
+    def __init__(self, policy: Policy) -> None:
+        if policy.batch_costs is None:
+            policy.batch_costs = Costs(width)
+            for rows, seconds in policy.costs.passes.items():
+                policy.batch_costs.calibrate(rows, seconds)
+        self._policy, self._costs = policy, policy.batch_costs
+        self._asked: Counter[str] = Counter()  # drafts that were asked for, by drafter
         self._gap, self._wait = PROBE_FIRST, 0
         self._patience = [PROBE_FIRST, 0]  # the same of what is free
 
     def length(self, riding: Sequence[tuple[str, int]]) -> int:
         """Draft tokens of each answer in the next round; `riding`: who drafts for each, and how many would be of use, 0: none."""
         most = max((use for _, use in riding), default=0)
-        if not most:
-            return 0
-        fresh = any(use and self._of(name).rounds < TRIED for name, use in riding)
-        if fresh:
+        length = self._length(riding, most) if most else 0
+        if length:
+            self._asked.update(name for name, use in riding if use)
+        return length
+
+    def _length(self, riding: Sequence[tuple[str, int]], most: int) -> int:
+        if any(use and self._unknown(name) for name, use in riding):
             return min(FIRST, most)
         plain = self._rate(riding, 0)
         best = max((k for k in (*LADDER, most) if k <= most), key=lambda k: self._rate(riding, k))
@@ -101,7 +94,7 @@ class BatchPolicy:
 
     def _chances(self, name: str, draft: DraftTree) -> list[float]:
         """Of each node of a draft, that it and all above it are accepted."""
-        known, sure, chances = self._of(name), draft.confidences, list[float]()
+        known, sure, chances = self._policy.arm(name), draft.confidences, list[float]()
         rates = known.acceptance.rates(ALL, len(draft))
         for node, (parent, depth) in enumerate(zip(draft.above, draft.depths, strict=True)):
             base = rates[depth]
@@ -109,30 +102,9 @@ class BatchPolicy:
             chances.append(chance * (chances[parent] if parent >= 0 else 1.0))
         return chances
 
-    def judged(self, name: str, confidence: Sequence[float], accepted: int) -> None:
-        """Of a verified draft, how sure its drafter was of each token, and how many were right. Comes before `drafted`."""
-        known = self._of(name)
-        reached = confidence[: accepted + 1]
-        rates = list(known.acceptance.rates(ALL, len(reached)))
-        for depth, (sure, base) in enumerate(zip(reached, rates, strict=False)):
-            known.calibrated.learn(depth, sure, base, depth < accepted)
-
-    def drafted(self, name: str, asked: int, proposed: int, accepted: int, seconds: float) -> None:
-        """A drafter was asked for `asked` tokens and took so long; `accepted` of the `proposed` ones were right."""
-        known = self._of(name)
-        known.rounds += 1
-        known.seconds += (seconds - known.seconds) / min(known.rounds, 1 / OFFERED)
-        known.offered += OFFERED * ((proposed > 0) - known.offered)
-        if proposed:
-            known.filled += OFFERED * (min(1.0, proposed / asked) - known.filled)
-            known.acceptance.learn(ALL, proposed, accepted)
-
-    def passed(self, rows: int, seconds: float) -> None:
-        """A pass of so many rows took so long."""
-        self._costs.saw(rows, seconds, 0)
-
-    def _of(self, name: str) -> _Known:
-        return self._known.setdefault(name, _Known())
+    def _unknown(self, name: str) -> bool:
+        """Whether too little is known of a drafter to choose a length."""
+        return self._asked[name] < TRIED and self._policy.arm(name).acceptance.trials < TRIED
 
     def _rate(self, riding: Sequence[tuple[str, int]], length: int) -> float:
         """Tokens for each second of a round with drafts of that length."""
@@ -140,10 +112,10 @@ class BatchPolicy:
         for name, use in riding:
             tokens, rows, k = tokens + 1, rows + 1, min(length, use)
             if k:
-                known = self._of(name)
+                known = self._policy.arm(name)
                 made, survival = known.offered * known.filled * k, 1.0
                 for rate in known.acceptance.rates(ALL, k)[: max(1, round(known.filled * k))]:
                     survival *= rate
                     tokens += known.offered * survival
-                rows, seconds = rows + made, seconds + known.seconds
+                rows, seconds = rows + made, seconds + self._costs.drafting(name).of(k)
         return tokens / (self._costs.of(round(rows)) + seconds)

@@ -48,14 +48,17 @@ class Calibrated:
         """
         if not self._believed:
             return base
-        own, plain = min(HIGH, max(LOW, confidence)), min(HIGH, max(LOW, base))
-        return self._says(depth, math.log(own / (1.0 - own)), math.log(plain / (1.0 - plain)))
+        own, plain, weights = min(HIGH, max(LOW, confidence)), min(HIGH, max(LOW, base)), self._weights
+        own, plain = math.log(own / (1.0 - own)), math.log(plain / (1.0 - plain))
+        odds = weights[min(depth, LEVELS - 1)] + weights[LEVELS] * own + weights[LEVELS + 1] * plain
+        return 1.0 / (1.0 + math.exp(-max(-FAR, min(FAR, odds))))
 
     def learn(self, depth: int, confidence: float, base: float, accepted: bool) -> None:
         """A position was verified, with what `believe` was told of it before."""
-        own, plain = min(HIGH, max(LOW, confidence)), min(HIGH, max(LOW, base))
+        own, plain, weights = min(HIGH, max(LOW, confidence)), min(HIGH, max(LOW, base)), self._weights
         own, plain = math.log(own / (1.0 - own)), math.log(plain / (1.0 - plain))
-        miss = accepted - self._says(depth, own, plain)
+        odds = weights[min(depth, LEVELS - 1)] + weights[LEVELS] * own + weights[LEVELS + 1] * plain
+        miss = accepted - 1.0 / (1.0 + math.exp(-max(-FAR, min(FAR, odds))))
         self._seen += 1
         self._missed += miss * miss
         self._plain_missed += (accepted - base) ** 2
@@ -65,11 +68,6 @@ class Calibrated:
             self._missed = self._plain_missed = 0.0
         step = self._rate * miss / (1.0 + own * own + plain * plain)
         self._rate = max(LAST, SHRINK * self._rate)
-        self._weights[min(depth, LEVELS - 1)] += step
-        self._weights[LEVELS] += step * own
-        self._weights[LEVELS + 1] += step * plain
-
-    def _says(self, depth: int, own: float, plain: float) -> float:
-        weights = self._weights
-        odds = weights[min(depth, LEVELS - 1)] + weights[LEVELS] * own + weights[LEVELS + 1] * plain
-        return 1.0 / (1.0 + math.exp(-max(-FAR, min(FAR, odds))))
+        weights[min(depth, LEVELS - 1)] += step
+        weights[LEVELS] += step * own
+        weights[LEVELS + 1] += step * plain

@@ -47,7 +47,7 @@ class Costs:
     """Seconds. `width`: the rows that a pass really takes for so many, where only a few widths exist."""
 
     def __init__(self, width: Callable[[int], int] | None = None) -> None:
-        self._width = width
+        self._width = width or int  # as it is
         self._passes: dict[int, _Width] = {}
         self._slopes = (0.0, 0.0)  # seconds for each token of context: of one row, and more for each further row
         self._drafting: dict[str, Drafting] = {}
@@ -72,7 +72,7 @@ class Costs:
 
     def calibrate(self, rows: int, seconds: float) -> None:
         """A pass was measured in an empty context."""
-        self._passes[self._rows(rows)] = _Width(seconds, 3)
+        self._passes[self._width(rows)] = _Width(seconds, 3)
         self._curve = None
 
     def lean(self, context: int, one: float, wide: tuple[int, float]) -> None:
@@ -84,10 +84,10 @@ class Costs:
 
     def saw(self, rows: int, seconds: float, context: int) -> None:
         """A pass took so long, as part of an answer."""
-        rows = self._rows(rows)
+        rows, (first, more) = self._width(rows), self._slopes
         same, self._last = rows == self._last, rows
         known = self._passes.get(rows)
-        seconds = max(seconds - self._behind(rows, context), 1e-9)
+        seconds = max(seconds - context * (first + more * (rows - 1)), 1e-9)
         if known is None:
             if same:
                 self._passes[rows] = _Width(seconds)
@@ -106,7 +106,7 @@ class Costs:
             self._curve, self._table = _rising(self._passes), {}
         value = self._table.get(rows)
         if value is None:
-            value = self._table[rows] = _between(*self._curve, self._rows(rows))
+            value = self._table[rows] = _between(*self._curve, self._width(rows))
         first, more = self._slopes
         return value + context * (first + more * (rows - 1)) if context else value
 
@@ -128,14 +128,10 @@ class Costs:
 
     def drafting(self, name: str) -> Drafting:
         """What is known of a drafter's own time."""
-        return self._drafting.setdefault(name, Drafting())
-
-    def _behind(self, rows: int, context: int) -> float:
-        first, more = self._slopes
-        return context * (first + more * (rows - 1))
-
-    def _rows(self, rows: int) -> int:
-        return self._width(rows) if self._width is not None else rows
+        known = self._drafting.get(name)
+        if known is None:
+            known = self._drafting[name] = Drafting()
+        return known
 
 
 class Drafting:
@@ -206,14 +202,17 @@ class Drafting:
 
 def _rising(passes: dict[int, _Width]) -> tuple[list[int], list[float]]:
     """Rows and seconds, where neighbours that fall are made equal: their mean by weight (isotonic regression)."""
-    blocks: list[list[float]] = []  # seconds, weight, widths
-    rows = sorted(passes)
-    for one in (passes[r] for r in rows):
-        blocks.append([one.value, float(min(one.n, HEAVY)), 1.0])
+    blocks: list[tuple[float, float, int]] = []  # seconds, weight, widths
+    rows, seconds = sorted(passes), list[float]()
+    for width in rows:
+        one = passes[width]
+        blocks.append((one.value, float(min(one.n, HEAVY)), 1))
         while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
             (a, wa, na), (b, wb, nb) = blocks[-2:]
-            blocks[-2:] = [[(a * wa + b * wb) / (wa + wb), wa + wb, na + nb]]
-    return rows, [value for value, _, count in blocks for _ in range(int(count))]
+            blocks[-2:] = [((a * wa + b * wb) / (wa + wb), wa + wb, na + nb)]
+    for value, _, count in blocks:
+        seconds += [value] * count
+    return rows, seconds
 
 
 def _between(known: list[int], seconds: list[float], rows: int) -> float:

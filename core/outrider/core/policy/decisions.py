@@ -88,3 +88,21 @@ class Outcome:
     confidence: Sequence[float] | None = None  # of the draft's nodes, where it was a chain
     from_exit: bool = False  # as in `RoundResult`
     host: float = 0.0  # seconds of the rest in which nothing had to wait for the device
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a round of several answers gave to one of them, whose drafter was asked for `asked` tokens; `rest` says nothing."""
+
+    phase: str
+    asked: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRound:
+    """A round of several answers: its pass of so many rows took `seconds`; those of its answers whose drafter was asked."""
+
+    rows: int
+    seconds: float
+    shares: Sequence[Share]

@@ -1,6 +1,7 @@
 """Which drafter rides and how many tokens it may guess, from measured pass cost and measured acceptance.
 
 Two doors: `choose` before a round, `learn` after it and whenever a drafter was asked or an offer was judged. All else is read.
+A round of several answers is learnt from in the same way; `BatchPolicy` chooses for it by what is known here.
 The rate of a choice is expected tokens over expected seconds: E(K) = 1 + sum of survival to depth j, T(K) = one pass of
 K + 1 rows + drafting. "No drafting" is always one of the choices. State is pooled across the answers of one engine.
 
@@ -18,7 +19,7 @@ from outrider.core.sampling.draft_tree import DraftTree
 from .acceptance import KEEP, Acceptance, DrafterRecord
 from .confidence import Calibrated
 from .costs import Costs
-from .decisions import NONE, Candidate, Choice, Drafted, Judged, Outcome, UpcomingRound
+from .decisions import NONE, Candidate, Choice, Drafted, Judged, Outcome, Share, SharedRound, UpcomingRound
 from .drafting_pause import DraftingPause, DraftsAhead, PlainRuns
 from .metering import MeterSchedule
 from .plain import Stalls
@@ -40,13 +41,14 @@ ALONE = ("meter", "first", "rest", "off")  # rounds in which no drafter is asked
 
 
 @dataclass(slots=True)
-class _Arm:
+class Arm:
     """What is known of one drafter."""
 
     acceptance: Acceptance = field(default_factory=Acceptance)
     calibrated: Calibrated = field(default_factory=Calibrated)
     confident: int = 0  # positions with a confidence
     offered: float = 1.0  # how often it proposes anything when asked
+    filled: float = 1.0  # how much of what was asked for, if it does, in rounds of several answers
     slim: float = 1.0  # depth of its drafts over their nodes
     gap: int = PROBE_FIRST
     wait: int = 0
@@ -56,7 +58,7 @@ class _Arm:
     ridden: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
-Drafters = dict[str, _Arm]
+Drafters = dict[str, Arm]
 
 
 class Policy:
@@ -67,8 +69,9 @@ class Policy:
         self.stalls = Stalls()  # of the answers so far
         self.plain = 0  # plain passes so far
         self.costs = Costs(width)
+        self.batch_costs: Costs | None = None  # in rounds of several answers, once there were any
         self.chosen = Choice("off")
-        self._arms: dict[str, _Arm] = {}
+        self._arms: dict[str, Arm] = {}
         self._now = UpcomingRound()
         self._riding = False
         self._decoded = self._probed = 0.0  # seconds: all, lost to probes
@@ -99,8 +102,12 @@ class Policy:
         if plain is not None:
             self.chosen = plain
             return plain
-        there = [one for one in candidates() if one.most > 0]
-        able = [one for one in there if not self._away(one)]
+        there, able = False, list[Candidate]()
+        for one in candidates():
+            if one.most > 0:
+                there = True
+                if one.offer is not None or not self._away(one):
+                    able.append(one)
         if not able:
             self.chosen = self._parked if there else Choice("silent")
         elif now.pinned is not None:
@@ -146,7 +153,7 @@ class Policy:
         survival = self._survival * arm.acceptance.rates(self._now.phase, depth + 1)[depth]
         return survival > self._rate * (self.costs.drafting(self.chosen.name).line()[1] + self._one_more(depth))
 
-    def _stopping(self) -> _Arm | None:
+    def _stopping(self) -> Arm | None:
         """The chosen drafter, if it may end its drafts."""
         arm = self._arms.get(self.chosen.name)
         return arm if arm is not None and self.chosen.what == "ride" and arm.confident >= SURE else None
@@ -189,7 +196,7 @@ class Policy:
         if chosen.name == name if chosen.tokens and tokens else chosen.tokens == tokens:
             return
         if chosen.what == "probe":
-            arm = self._arm(chosen.name)
+            arm = self.arm(chosen.name)
             arm.wait = arm.gap = max(PROBE_FIRST, arm.gap // 2)
         if tokens:
             self.chosen = Choice("ride", name, tokens)
@@ -202,7 +209,7 @@ class Policy:
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
         """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
         there = [one for one in candidates if one.most > 0]
-        made = [self._at(one, one.most, self._arms.get(one.name) or _Arm()) for one in there]
+        made = [self._length(one, self._arms.get(one.name) or Arm(), self._now, one.most) for one in there]
         return max(made, key=attrgetter("expected"), default=Choice("silent"))
 
     def pays(self, name: str, most: int = LADDER[5]) -> bool:
@@ -211,7 +218,7 @@ class Policy:
         if arm is None or min(arm.acceptance.trials, self.costs.drafting(name).n) < KNOWN:
             return True
         one, rounds = Candidate(name, most), [UpcomingRound(phase) for phase in arm.acceptance.phases]
-        return max(made.gain for now in rounds for made in self._lengths(one, arm, now)) >= FAR
+        return max(self._length(one, arm, now).gain for now in rounds) >= FAR
 
     @property
     def wait(self) -> int | None:
@@ -222,8 +229,8 @@ class Policy:
         return None if arm is None or not arm.wait else max(1, arm.gap - arm.wait)
 
     def _pinned(self, able: Sequence[Candidate], tokens: int) -> Choice:
-        best = max((self._at(one, min(tokens, one.most), self._arm(one.name)) for one in able), key=_GAIN)
-        return replace(best, what="pinned")
+        made = [self._length(one, self.arm(one.name), self._now, min(tokens, one.most)) for one in able]
+        return replace(max(made, key=_GAIN), what="pinned")
 
     def _free(self, able: Sequence[Candidate]) -> Choice:
         made = [self._best(one) for one in able]
@@ -245,50 +252,53 @@ class Policy:
     def _away(self, one: Candidate) -> bool:
         """Whether a drafter that promised a clear loss is left out of this round: even asking what it promises takes time."""
         arm = self._arms.get(one.name)
-        if arm is None or not arm.away or one.offer is not None or not self._now.park or self._now.pinned is not None:
+        if arm is None or not arm.away or not self._now.park or self._now.pinned is not None:
             return False
         arm.away -= 1
         arm.wait += 1
         return True
 
     def _best(self, one: Candidate) -> Choice:
-        """The length with the best rate; the shorter of equal ones."""
-        arm = self._arm(one.name)
-        best = max(self._lengths(one, arm, self._now), key=_GAIN)
+        """The length with the best rate, or a longer one of a drafter that ends its drafts."""
+        arm = self.arm(one.name)
+        best = self._length(one, arm, self._now)
         line = one.most if one.line is None else one.line
         if one.offer is None and arm.confident >= SURE and best.tokens <= line:  # it ends its drafts by itself
             most = min(self._frontier(one, arm, self._now), line)
             best = replace(best, tokens=min(most, 2 * best.tokens + 2))
         return best
 
-    def _at(self, one: Candidate, tokens: int, arm: _Arm) -> Choice:
-        """So many tokens, or what is nearest to that."""
-        return self._lengths(replace(one, most=tokens), arm, self._now, only=True)[-1]
+    def _length(self, one: Candidate, arm: Arm, now: UpcomingRound, only: int | None = None) -> Choice:
+        """The length with the best rate, of those of the ladder and the longest; the shorter of equal ones.
 
-    def _lengths(self, one: Candidate, arm: _Arm, now: UpcomingRound, *, only: bool = False) -> list[Choice]:
-        """Every length of the ladder with what it promises in a round, and the longest; `only` that one."""
-        context = now.context
-        plain, late = self.costs.of(1, context), one.behind * self.costs.drafting(one.name).behind / self._answer
+        `only`: that one, or what is nearest.
+        """
+        context, late = now.context, 0.0
+        plain = self.costs.of(1, context)
+        if one.behind:
+            late = one.behind * self.costs.drafting(one.name).behind / self._answer
         if one.offer is None:
-            most = one.most if only else self._frontier(one, arm, now)
+            most = self._frontier(one, arm, now) if only is None else only
             chances = _usual(arm, now.phase, most)
             first, each = self.costs.drafting(one.name).line()
             often = arm.offered
         else:
-            most = min(one.most, len(one.offer.ids))
+            most = min(one.most if only is None else only, len(one.offer.ids))
             chances = _offered(one.offer, arm, now.phase, most)
             first, each, often = 0.0, 0.0, 1.0
-        found = list[Choice]()
-        for tokens, expected in [(most, chances[-1])] if only else enumerate(chances, 1):
+        best = 0, 1.0, 0.0, 0.0  # tokens, expected, seconds, gain
+        for tokens, expected in enumerate(chances, 1) if only is None else [(most, chances[-1])]:
             if tokens not in LADDER and tokens != most:
                 continue
             seconds = often * self.costs.of(tokens + 1, context) + (1 - often) * plain + first + each * tokens
             mean = 1 + often * expected
             seconds += late * mean
-            found.append(Choice("ride", one.name, tokens, mean, seconds, mean * plain / seconds))
-        return found
+            gain = mean * plain / seconds
+            if gain > best[3]:
+                best = tokens, mean, seconds, gain
+        return Choice("ride", one.name, *best)
 
-    def _frontier(self, one: Candidate, arm: _Arm, now: UpcomingRound) -> int:
+    def _frontier(self, one: Candidate, arm: Arm, now: UpcomingRound) -> int:
         """Twice as far as the counts reach, and one further: a long draft is worth trying once the short ones are known."""
         if one.block or arm.slim < 1:
             return one.most
@@ -301,14 +311,14 @@ class Policy:
         for one, choice in zip(able, made, strict=True):
             if one.offer is not None:
                 continue
-            arm = self._arm(one.name)
+            arm = self.arm(one.name)
             arm.wait += 1
             if arm.wait < arm.gap:
                 if choice.gain < FAR:
                     arm.away = min(AWAY, arm.gap - arm.wait - 1)
                 continue
             if best is not None and choice.name == best.name:
-                choice = self._at(one, min(one.most, _further(choice.tokens)), arm)
+                choice = self._length(one, arm, self._now, min(one.most, _further(choice.tokens)))
             spent = self._lost(choice, rate) + one.behind * self.costs.drafting(one.name).behind + self._probed
             arm.dear = not arm.won and spent > SHARE * self._decoded + ALLOWANCE * self.costs.of(1)
             if arm.dear:
@@ -332,7 +342,7 @@ class Policy:
         """A pass of `rows` rows was measured at load."""
         self.costs.calibrate(rows, seconds)
 
-    def learn(self, made: Outcome | Drafted | Judged) -> None:
+    def learn(self, made: Outcome | Drafted | Judged | SharedRound) -> None:
         """What a round gave, as `chosen` wanted it; what a draft took; or what became of an offer that was not verified."""
         if isinstance(made, Outcome):
             self._learn_round(made)
@@ -340,7 +350,12 @@ class Policy:
             offered, accepted = made.scored
             if offered:
                 line = Outcome(made.drafter, offered, accepted, 0.0, 0.0, confidence=made.confidence)
-                self._accepted(self._arm(made.drafter), line)
+                self._accepted(self.arm(made.drafter), line, self._now.phase)
+        elif isinstance(made, SharedRound):
+            assert self.batch_costs is not None
+            self.batch_costs.saw(made.rows, made.seconds, 0)
+            for share in made.shares:
+                self._learn_share(share, self.batch_costs)
         else:
             costs = self.costs.drafting(made.drafter)
             if made.behind:
@@ -371,22 +386,33 @@ class Policy:
         if chosen.what == "probe" and self._rate:
             lost = made.drafting + rest - (made.accepted + 1) / self._rate
             self._probed += max(0.0, lost)
-            arm = self._arm(chosen.name)
+            arm = self.arm(chosen.name)
             arm.won = lost < 0
             if arm.won:  # look again at once
                 arm.gap = arm.wait = PROBE_FIRST
         if made.proposed:
-            arm = self._arm(made.drafter)
+            arm = self.arm(made.drafter)
             arm.offered += OFFERED * (1 - arm.offered)
-            taken = (1.0, made.accepted + 1.0, (made.drafting + rest) / self.costs.of(1, made.context))
-            rounds, tokens, cost = (KEEP * old + new for old, new in zip(arm.ridden, taken, strict=True))
-            arm.ridden = rounds, tokens, cost
-            self._accepted(arm, made)
+            rounds, tokens, cost = arm.ridden
+            taken = (made.drafting + rest) / self.costs.of(1, made.context)
+            arm.ridden = KEEP * rounds + 1.0, KEEP * tokens + (made.accepted + 1.0), KEEP * cost + taken
+            self._accepted(arm, made, self._now.phase)
         elif chosen.tokens:
             self._silent(chosen.name)
 
+    def _learn_share(self, share: Share, costs: Costs) -> None:
+        made = share.outcome
+        costs.drafting(made.drafter).saw(made.proposed, made.drafting)
+        if not made.proposed:
+            self._silent(made.drafter)
+            return
+        arm, depth = self.arm(made.drafter), made.proposed if made.depth is None else made.depth
+        arm.offered += OFFERED * (1 - arm.offered)
+        arm.filled += OFFERED * (min(1.0, depth / share.asked) - arm.filled)
+        self._accepted(arm, made, share.phase)
+
     def _silent(self, name: str) -> None:
-        arm = self._arm(name)
+        arm = self.arm(name)
         arm.offered -= OFFERED * arm.offered
 
     def dump(self) -> dict[str, DrafterRecord]:
@@ -401,7 +427,7 @@ class Policy:
 
     def remember(self, name: str, record: DrafterRecord) -> None:
         """What `dump` gave of a drafter in an earlier session."""
-        arm = self._arm(name)
+        arm = self.arm(name)
         arm.acceptance.remember(record.acceptance)
         arm.calibrated = Calibrated(record.calibrated)
         arm.confident = max(0, record.confident)
@@ -426,7 +452,7 @@ class Policy:
         self.meter.restart()
         self._answer += 0.2 * (max(16, tokens) - self._answer)
 
-    def _accepted(self, arm: _Arm, made: Outcome) -> None:
+    def _accepted(self, arm: Arm, made: Outcome, phase: str) -> None:
         depth = made.proposed if made.depth is None else made.depth
         arm.slim += OFFERED * (depth / made.proposed - arm.slim) if depth < made.proposed or arm.slim < 1 else 0.0
         accepted, reached = made.accepted, min(depth, made.accepted + 1)
@@ -435,16 +461,17 @@ class Policy:
             if accepted == made.kept:
                 depth = accepted
         if made.confidence is not None and reached:
-            rates = list(arm.acceptance.rates(self._now.phase, reached)[:reached])
+            rates = list(arm.acceptance.rates(phase, reached)[:reached])
             for at, (sure, base) in enumerate(zip(made.confidence[:reached], rates, strict=False)):
                 arm.calibrated.learn(at, sure, base, at < accepted)
                 arm.confident += 1
-        arm.acceptance.learn(self._now.phase, depth, accepted)
+        arm.acceptance.learn(phase, depth, accepted)
 
-    def _arm(self, name: str) -> _Arm:
+    def arm(self, name: str) -> Arm:
+        """What is known of a drafter."""
         arm = self._arms.get(name)
         if arm is None:
-            arm = self._arms[name] = _Arm()
+            arm = self._arms[name] = Arm()
         return arm
 
 
@@ -453,7 +480,7 @@ def _further(tokens: int) -> int:
     return next((k for k in LADDER if k > tokens), tokens)
 
 
-def _usual(arm: _Arm, phase: str, most: int) -> list[float]:
+def _usual(arm: Arm, phase: str, most: int) -> list[float]:
     """Tokens that drafts of 1, 2, … `most` nodes get accepted, by the counts alone."""
     rates = arm.acceptance.rates(phase, most)
     survival, expected, depth, found = 1.0, 0.0, 0, list[float]()
@@ -466,11 +493,12 @@ def _usual(arm: _Arm, phase: str, most: int) -> list[float]:
     return found
 
 
-def _offered(offer: DraftTree, arm: _Arm, phase: str, most: int) -> list[float]:
+def _offered(offer: DraftTree, arm: Arm, phase: str, most: int) -> list[float]:
     """Tokens that the first 1, 2, … `most` nodes of an offer get accepted."""
-    depths, parents = offer.depths, offer.above
+    chain, nodes = offer.parents is None, len(offer.ids)
+    depths, parents = (range(nodes), range(-1, nodes - 1)) if chain else (offer.depths, offer.above)
     rates = arm.acceptance.rates(phase, max(depths) + 1)
-    believe, sure, chain = arm.calibrated.believe, offer.confidences, offer.parents is None
+    believe, sure = arm.calibrated.believe, offer.confidences
     chances, found, expected = list[float](), list[float](), 0.0
     for node in range(most):
         depth, above = depths[node], parents[node]

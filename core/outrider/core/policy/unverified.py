@@ -36,7 +36,7 @@ class UnverifiedDraft:
 
         It must not have been verified: what was is known already. Ignored while another offer is open.
         """
-        if self.wants:
+        if self._at < 0:
             self._at, self._tokens, self._right = position, tuple(tokens), 0
 
     def heard(self, start: int, tokens: Sequence[int]) -> list[Scored]:
@@ -44,19 +44,19 @@ class UnverifiedDraft:
 
         An offer that they do not continue is dropped: the text was cut, or somebody else went on with it unheard.
         """
-        if self.wants:
+        if self._at < 0:
             return []
         if start != self._at:
             self._at = -1
             return []
-        offered = len(self._tokens)
+        offered, settled = len(self._tokens), False
         for token in tokens:
-            if self._right == offered or token != self._tokens[self._right]:
-                return self._settled()
+            settled = self._right == offered or token != self._tokens[self._right]
+            if settled:
+                break
             self._right += 1
             self._at += 1
-        return self._settled() if self._right == offered else []
-
-    def _settled(self) -> list[Scored]:
+        if not settled and self._right < offered:
+            return []
         self._at = -1
-        return [Scored(len(self._tokens), self._right)]
+        return [Scored(offered, self._right)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from outrider.core.base.errors import OutriderError, UsageError
 from outrider.core.base.protocol import (
     DrafterChoice,
     Kind,
+    Phase,
     PlainPass,
     PlainTime,
     Progress,
@@ -48,6 +49,7 @@ from .text_kind import TextKind
 TOLD = 0.25  # seconds between two tellings of what a plain pass takes
 _SHORTER = "Shorten it, start a new chat, or give a larger --context if the model allows."
 NEWEST = 512  # rounds that these are made from
+KINDS: Mapping[str, Kind] = {"A": "A", "C": "C", "B": "B", "P": "P"}  # by the letters of `RoundResult.kinds`
 
 
 class Control(Protocol):
@@ -93,11 +95,6 @@ class AnswerRequest:
     shown: tuple[int, int] = (0, 0)  # characters of answer and thought that the user has seen of it
     began: float = field(default_factory=time.perf_counter)
 
-    @property
-    def looks(self) -> bool:
-        """Whether steps tell what only the logits of their round say."""
-        return self.detail or self.chances
-
 
 class Answer:
     """Runs one order on a conversation. `choose` turns a choice into a loaded drafter (None = plain)."""
@@ -121,8 +118,9 @@ class Answer:
         self.timing = Timing(load_s=order.load_s)
         self.passes = self.proposed = self.accepted = 0
         self.by_drafter: dict[str, int] = {}
-        self._choice = order.drafter
-        self._phases, self._telling = TextKind(order.tail), Telling()
+        self._choice, self._looks = order.drafter, order.detail or order.chances
+        self._text_kind, self._telling = TextKind(order.tail), Telling()
+        self._phase: Phase = self._text_kind.now  # of the tokens to come
         self._drafted: ActiveDrafter | None = None  # who made the last draft
         self._kept: int | None = None  # tokens of the last round up to the end of the answer, if it ended there
         self._seq = 0
@@ -136,7 +134,7 @@ class Answer:
         check_room(self.order.ids, self.talk.target.context)
         drafter = self._choose(self._choice)
         if self._prefill(drafter, control):
-            ahead = not self.order.looks and self.order.watch is None  # which look at the logits of each round
+            ahead = not self._looks and self.order.watch is None  # which look at the logits of each round
             rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, ahead=ahead)
             rounds.worth_drafting, rounds.worth_extending = self.policy.worth_drafting, self.policy.worth_extending
             rounds.next_round = lambda: self.policy.next_round(len(self.talk.tokens))
@@ -213,18 +211,16 @@ class Answer:
             if room <= 0:
                 self.emitter.close("length")
                 return
-            drafter = self._switch(drafter, control)
+            if (asked := control.switched()) is not None:
+                drafter = self._switch(drafter, asked, control)
             if drafter is not None and drafter.failed:
                 drafter = None
             began, behind = time.perf_counter(), len(self.talk.tokens)
             choice = self._decide(rounds, drafter, room)
-            if rounds.in_flight is not None:
-                self.policy.launched(*rounds.in_flight)
             deciding = time.perf_counter() - began
             done = rounds.run(drafter, choice.tokens)
-            if (
-                isinstance(drafter, Composite) and choice.what not in ALONE and not done.on_device
-            ):  # offers are a part of it
+            offered = isinstance(drafter, Composite) and choice.what not in ALONE and not done.on_device
+            if offered:  # which is a part of the draft
                 done.draft_s, deciding = done.draft_s + deciding, 0.0
             self._count(done)
             spent = self._emit(done, began)
@@ -243,10 +239,17 @@ class Answer:
                 self._measure(done, ended - began, deciding, behind)
 
     def _decide(self, rounds: Rounds, drafter: ActiveDrafter | None, room: int) -> Choice:
-        """Who drafts in this round and how many tokens: the last emitted token needs none, and none may pass the context."""
+        """Who drafts in this round and how many tokens; it may have been launched already."""
+        choice = self._best(rounds, drafter, room)
+        if rounds.in_flight is not None:
+            self.policy.launched(*rounds.in_flight)
+        return choice
+
+    def _best(self, rounds: Rounds, drafter: ActiveDrafter | None, room: int) -> Choice:
+        """As the policy sees it: the last emitted token needs no draft, and none may pass the context."""
         pinned = self._choice.tokens
         most = min(self.emitter.left(room) - 1, self.talk.target.most - 1, LADDER[-1] if pinned is None else pinned)
-        now = UpcomingRound(self._phases.now, len(self.talk.tokens), pinned, self._choice.name == "auto")
+        now = UpcomingRound(self._phase, len(self.talk.tokens), pinned, self._choice.name == "auto")
         if drafter is None or most <= 0:
             return self.policy.choose(now, None)
         if isinstance(drafter, Composite):
@@ -254,11 +257,8 @@ class Answer:
         alone = Candidate(drafter.name, min(most, drafter.shape.nodes), block=drafter.block, line=drafter.line)
         return self.policy.choose(now, lambda: (alone,))
 
-    def _switch(self, drafter: ActiveDrafter | None, control: Control) -> ActiveDrafter | None:
+    def _switch(self, drafter: ActiveDrafter | None, choice: DrafterChoice, control: Control) -> ActiveDrafter | None:
         """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
-        choice = control.switched()
-        if choice is None:
-            return drafter
         try:
             fresh = self._choose(choice)
         except OutriderError as error:
@@ -299,21 +299,23 @@ class Answer:
             self.policy.learn(Drafted(done.drafter, done.proposed, done.draft_s))
         if done.proposed and done.from_exit:
             self.policy.costs.credit(done.drafter, done.proposed, spent - done.draft_s, context)
-        draft = done.draft
-        self.policy.learn(
-            Outcome(
-                done.drafter,
-                done.proposed,
-                done.accepted,
-                done.draft_s,
-                spent - done.draft_s,
-                context,
-                None if draft.chain else draft.depth,
-                self._kept,
-                draft.confidences if draft.chain else None,
-                done.from_exit,
-                max(0.0, spent - done.total_s),
-            )
+        self.policy.learn(self._outcome(done, spent - done.draft_s, context, max(0.0, spent - done.total_s)))
+
+    def _outcome(self, done: RoundResult, rest: float, context: int = 0, host: float = 0.0) -> Outcome:
+        """What the policy may learn of a round that took `rest` seconds beside its draft, `host` of them without the device."""
+        draft, chain = done.draft, done.draft.chain
+        return Outcome(
+            done.drafter,
+            done.proposed,
+            done.accepted,
+            done.draft_s,
+            rest,
+            context,
+            None if chain else draft.depth,
+            self._kept,
+            draft.confidences if chain else None,
+            done.from_exit,
+            host,
         )
 
     def _measure(self, done: RoundResult, spent: float, deciding: float, context: int) -> None:
@@ -336,16 +338,17 @@ class Answer:
     def _emit(self, done: RoundResult, began: float | None) -> float:
         if self.order.watch is not None:
             self.order.watch(done, self.sampler)
-        tokens, rows, spent, phase = [], [], 0.0, self._phases.now
+        tokens, rows, spent, phase = [], [], 0.0, self._phase
         for index, (token, kind) in enumerate(zip(done.tokens, done.kinds, strict=True)):
-            emitted = self.emitter.push(token, _kind(kind))
+            emitted = self.emitter.push(token, KINDS[kind])
             if emitted is not None:
                 tokens.append(emitted)
                 rows.append(index)
-                self._phases.feed(emitted.text, emitted.thinking)
+                self._text_kind.feed(emitted.text, emitted.thinking)
             if self.emitter.finish is not None:
                 self._kept = index + 1
                 break
+        self._phase = self._text_kind.now
         self.sampler.commit(done.tokens)
         step = Step(
             request=self.order.request,
@@ -364,7 +367,7 @@ class Answer:
             step.prompt, step.reused = len(self.order.ids), self._reused
             if self.order.before and self.emitter.stands != self.order.shown:
                 step.stands = self.emitter.stands
-        if self.order.looks:
+        if self._looks:
             self._detail(step, done, tokens, rows)
         if began is not None:
             step.why = self._telling.news(self.policy.chosen, self.policy.wait)
@@ -373,7 +376,7 @@ class Answer:
             spent = time.perf_counter() - began
             self.timing.decode_s += spent
             step.host_ms = max(0.0, spent * 1e3 - step.draft_ms - step.verify_ms)
-        step.depth = done.draft.depth
+        step.depth = done.proposed if done.draft.parents is None else done.draft.depth
         self._seq += 1
         self._say(step)
         return spent
@@ -468,8 +471,3 @@ def check_room(ids: Sequence[int], context: int) -> None:
             f"The prompt has {len(ids)} tokens; with room for an answer {context - 1} fit into the context.",
             _SHORTER,
         )
-
-
-def _kind(letter: str) -> Kind:
-    assert letter in ("A", "C", "B", "P")
-    return letter

@@ -17,7 +17,6 @@ from torch import Tensor
 from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.base.protocol import Done, Event, Notice, Report
 from outrider.core.base.trouble import out_of_memory
-from outrider.core.decode.round_result import RoundResult
 from outrider.core.decode.rounds import Rounds
 from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.library import memory
@@ -26,6 +25,7 @@ from outrider.core.model.cache.states import Cache
 from outrider.core.model.decoder import Pass
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.policy.batch_policy import BatchPolicy
+from outrider.core.policy.decisions import Share, SharedRound
 from outrider.core.policy.policy import LADDER, Policy
 from outrider.core.sampling.accept import NO_DRAFT
 from outrider.core.sampling.device import SamplingTensors, kind_of
@@ -72,8 +72,10 @@ class _BatchedAnswer(Answer):
 
     @property
     def who(self) -> str:
-        """Who drafts for it."""
-        return "" if self.rider is None else self.rider.name
+        """Who drafts for it; of several drafters the one that drafted last."""
+        if self.rider is None:
+            return ""
+        return self.rider.name if self.rider.riding == "none" else self.rider.riding
 
     def most(self) -> int:
         """Draft tokens that are of use in the next round."""
@@ -117,19 +119,24 @@ class _BatchedAnswer(Answer):
             [self.talk.tokens[-1], *draft.ids], self.cache, None if draft.chain else draft.above, states
         )
 
-    def accept(self, result: Pass, verify_s: float, chosen: list[int] | None) -> RoundResult:
-        """Accept and tell; `verify_s`: its share of the pass; `chosen`: the target's choice at every row, if it is known."""
+    def accept(self, result: Pass, verify_s: float, chosen: list[int] | None) -> list[Share]:
+        """Accept and tell; `verify_s`: its share of the pass; `chosen`: the target's choice at every row, if it is known.
+
+        Returns what the policy may learn of its draft: nothing where none was asked for, or all of a free one was cut.
+        """
         assert self.cache is not None and self._rounds is not None
-        began = time.perf_counter()
+        began, phase, who = time.perf_counter(), self._phase, self.who
         with self._target.standing(self.cache):
             done = self._rounds.accept(self.rider, self.draft, result, chosen)
-        done.asked, done.draft_s = self._asked, self._draft_s
+        done.draft_s = self._draft_s
         done.verify_s = verify_s + time.perf_counter() - began - done.advance_s
         self._count(done)
         self._emit(done, self._since)
         self._since = time.perf_counter()
         self._close_full()
-        return done
+        if not self._asked or (self.free and not done.proposed):
+            return []
+        return [Share(phase, self._asked, replace(self._outcome(done, 0.0), drafter=who))]
 
     def leave(self) -> None:
         """Give states and drafter back."""
@@ -155,7 +162,7 @@ class Batch:
         self._target, self._say = target, say
         self._seats = [_BatchedAnswer(order, rider, target, policy, say) for order, rider in orders]
         self._decoder = Batched(target.decoder)
-        self._pace = BatchPolicy(policy.costs.passes)
+        self._policy, self._batch_policy = policy, BatchPolicy(policy)
 
     def run(self, control: Control, batch: int | None = None) -> list[Report]:
         """Reports in the order of `orders`; `say` gets every `Step`, and `Done` when one ends.
@@ -168,7 +175,7 @@ class Batch:
         for seat in self._seats:
             check_room(seat.order.ids, self._target.context)
         places = self._places(batch)
-        waiting, live = deque(self._seats), list[_BatchedAnswer]()
+        waiting, live, before = deque(self._seats), list[_BatchedAnswer](), self._policy.drafters()
         try:
             while (waiting or live) and not control.cancelled():
                 if waiting and len(live) < places:
@@ -187,7 +194,10 @@ class Batch:
         finally:
             for seat in live:
                 seat.leave()
-        return [seat.report() for seat in self._seats]
+        reports = [seat.report() for seat in self._seats]
+        if any(report.loops for report in reports):  # whose rounds say nothing of others
+            self._policy.forget(before)
+        return reports
 
     def _places(self, batch: int | None) -> int:
         """How many answers run at once."""
@@ -210,7 +220,7 @@ class Batch:
         return places
 
     def _round(self, live: Sequence[_BatchedAnswer]) -> None:
-        length = self._pace.length([(seat.who, seat.most()) for seat in live if not seat.free])
+        length = self._batch_policy.length([(seat.who, seat.most()) for seat in live if not seat.free])
         for seat in live:
             seat.propose(length)
         self._cut([seat for seat in live if seat.free], live)
@@ -218,21 +228,16 @@ class Batch:
         began = time.perf_counter()
         passes = self._decoder.together(shares)
         spent, rows = time.perf_counter() - began, sum(len(share.ids) for share in shares)
-        self._pace.passed(rows, spent)
-        chosen = _chosen(live, passes)
+        chosen, learnt = _chosen(live, passes), list[Share]()
         for seat, share, result in zip(live, shares, passes, strict=True):
-            done = seat.accept(result, spent * len(share.ids) / rows, chosen.get(seat))
-            draft = done.draft
-            if draft.confidences and draft.chain:
-                self._pace.judged(seat.who, draft.confidences, done.accepted)
-            if done.asked:
-                self._pace.drafted(seat.who, done.asked, draft.depth, done.accepted, done.draft_s)
+            learnt += seat.accept(result, spent * len(share.ids) / rows, chosen.get(seat))
+        self._policy.learn(SharedRound(rows, spent, learnt))
 
     def _cut(self, free: Sequence[_BatchedAnswer], live: Sequence[_BatchedAnswer]) -> None:
         """Of drafts that cost nothing, what pays is verified."""
         drafts = [(seat.who, seat.draft) for seat in free]
         rows = len(live) + sum(len(seat.draft) for seat in live) - sum(len(draft) for _, draft in drafts)
-        for seat, length in zip(free, self._pace.kept(rows, drafts), strict=True):
+        for seat, length in zip(free, self._batch_policy.kept(rows, drafts), strict=True):
             seat.cut(length)
 
     def _left(self, seat: _BatchedAnswer) -> bool:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from outrider.core.sampling.draft_tree import DraftTree
 
 from .pool import PooledDrafter
 
+_FAILED = attrgetter("failed")
 NOBODY = torch.empty(0, dtype=torch.int64)  # path of a step for one that did not draft
 
 
@@ -42,13 +44,14 @@ class Composite:
     ) -> None:
         self.name = parts[0].name if len(parts) == 1 else "composite"
         states = tuple(sorted({number for part in parts for number in part.needs.hidden}))
-        self._parts = list(parts)
+        self._parts, self._named = list(parts), {part.name: part for part in parts}
         self._columns = [_columns(states, part.needs.hidden) for part in parts]
         self._policy, self._trees, self._forked = policy, trees, forked
         self._riding: PooledDrafter | None = None
         self._open = False  # whether it has drafted, and waits to hear what came of it
         self._offers: dict[str, DraftTree] = {}  # of this round, by drafter
-        self._now, self._most, self._choice = UpcomingRound(), 0, Choice("silent")
+        self._now, self._choice = UpcomingRound(), Choice("silent")
+        self._context: Context | None = None  # that the choice was made with
         self.trusted = any(part.trusted for part in parts)
         self.free = all(part.free for part in parts)
         needs = [part.needs for part in parts]
@@ -68,7 +71,7 @@ class Composite:
     @property
     def failed(self) -> bool:
         """Whether none can go on."""
-        return all(part.failed for part in self._parts)
+        return all(map(_FAILED, self._parts))
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -90,13 +93,16 @@ class Composite:
         """Hand on what became true; nodes and choices go to the one that drafted."""
         tokens, elsewhere = step.tokens.tolist(), Committed(step.start, step.tokens, NOBODY, step.hidden)
         for part, columns in zip(self._parts, self._columns, strict=True):
-            self._watch(part, step.start)
+            offer = self._offers.get(part.name)
+            if offer is not None and part is not self._riding:  # it was not verified, and waits for the text to come
+                line = offer.line()
+                part.watch(step.start, line.ids, line.confidences)
             for scored, sure in part.judged(step.start, tokens):
                 self._policy.learn(Judged(part.name, scored, sure))
             if self._open and part is self._riding:
-                part.advance(_of_part(step, columns))
+                part.advance(_news(step, step.start, columns))
             elif part.known < step.start + len(tokens):
-                part.observe(_of_part(_behind(elsewhere, part.known), columns))
+                part.observe(_news(elsewhere, part.known, columns))
         self._open, self._offers = False, {}
 
     def rewind(self, length: int) -> None:
@@ -113,12 +119,12 @@ class Composite:
         for part, columns in zip(self._parts, self._columns, strict=True):
             if part.lacking(step.tokens.shape[0]):
                 part.rewind(step.start)
-                part.observe(_of_part(step, columns))
+                part.observe(_news(step, step.start, columns))
 
     def choose(self, now: UpcomingRound, context: Context, vocab: int) -> Choice:
         """Who of all drafts in this round and how many tokens, at most `context.nodes`: asked of the policy."""
         self._riding, self._offers = None, {}
-        self._now, self._most = now, context.nodes
+        self._now, self._context = now, context
         self._choice = self._policy.choose(now, partial(self._candidates, self._parts, context, vocab))
         return self._choice
 
@@ -128,10 +134,10 @@ class Composite:
         if self._forked:  # whoever asks has chosen the length
             choice = self._policy.likeliest(self._candidates(self._parts, context, vocab))
         else:
-            choice, context = self._choice, replace(context, nodes=self._most)
+            choice, context = self._choice, self._context or context
         able, draft, probs = list(self._parts), None, context.probs
         while draft is None and choice.tokens:
-            part = self._riding = next(part for part in able if part.name == choice.name)
+            part = self._riding = self._named[choice.name]
             if part.free:
                 draft = self._offers[choice.name].first(choice.tokens)
             else:
@@ -176,13 +182,29 @@ class Composite:
 
     def _candidates(self, parts: Sequence[PooledDrafter], context: Context, vocab: int) -> list[Candidate]:
         """How each stands in this round, with what the free ones propose."""
-        able = [part for part in parts if not part.failed]
-        self._offers = {part.name: draft for part in able if (draft := self._offer(part, context, vocab)) is not None}
-        return self._standing(able, context.nodes)
+        self._offers, context = {}, replace(context, probs=False, worth_drafting=None)
+        for part in parts:
+            if part.free and not part.failed:
+                most = part.shape.nodes
+                asked = context if context.nodes <= most else replace(context, nodes=most)
+                draft = part.propose(asked, vocab, trees=self._trees)
+                if draft is not None:
+                    self._offers[part.name] = draft
+        return self._standing(parts, context.nodes)
 
     def _standing(self, parts: Sequence[PooledDrafter], nodes: int) -> list[Candidate]:
-        made = (_candidate(part, nodes, self._offers) for part in parts if not part.failed)
-        return [one for one in made if one is not None]
+        """How each stands in this round, but those that are silent."""
+        found = list[Candidate]()
+        for part in parts:
+            offer = self._offers.get(part.name)
+            if part.failed:
+                continue
+            if not part.free:
+                most = min(nodes, part.shape.nodes)
+                found.append(Candidate(part.name, most, block=part.block, behind=part.behind, line=part.line))
+            elif offer is not None:
+                found.append(Candidate(part.name, len(offer.ids), offer))
+        return found
 
     def _choose_instead(self, left: Sequence[PooledDrafter], context: Context) -> Choice:
         candidates = partial(self._standing, left, context.nodes)
@@ -191,13 +213,6 @@ class Composite:
             if self._forked
             else self._policy.choose(self._now, candidates, instead=True)
         )
-
-    def _offer(self, part: PooledDrafter, context: Context, vocab: int) -> DraftTree | None:
-        """What a free part proposes."""
-        if not part.free:
-            return None
-        nodes = min(context.nodes, part.shape.nodes)
-        return part.propose(replace(context, nodes=nodes, probs=False, worth_drafting=None), vocab, trees=self._trees)
 
     def _ask(self, part: PooledDrafter, context: Context, vocab: int) -> DraftTree | None:
         """A draft of one that is not free; what it costs is learnt."""
@@ -209,38 +224,18 @@ class Composite:
         self._policy.learn(Drafted(part.name, tokens, time.perf_counter() - told, behind, told - began))
         return draft
 
-    def _watch(self, part: PooledDrafter, position: int) -> None:
-        """An offer that was not verified waits for the text that comes from `position` on."""
-        draft = self._offers.get(part.name)
-        if draft is not None and part is not self._riding:
-            line = draft.line()
-            part.watch(position, line.ids, line.confidences)
-
 
 def _columns(states: Sequence[int], own: Sequence[int]) -> list[int] | None:
     """Where a part's states lie among all that are read, None where they are all."""
     return None if tuple(own) == tuple(states) else [states.index(number) for number in own]
 
 
-def _of_part(step: Committed, columns: list[int] | None) -> Committed:
-    """A step with the states of one part alone."""
-    if columns is None or step.hidden is None:
-        return step
-    return replace(step, hidden=step.hidden[:, columns] if columns else None)
-
-
-def _behind(step: Committed, known: int) -> Committed:
-    """What is new in a step to one that knows `known` tokens, fewer than all of them."""
+def _news(step: Committed, known: int, columns: list[int] | None) -> Committed:
+    """What of a step is new to a part that knows `known` tokens, fewer than all of them, with the states of its own alone."""
+    hidden = step.hidden
+    if columns is not None and hidden is not None:
+        hidden = hidden[:, columns] if columns else None
     if known == step.start:
-        return step
+        return Committed(known, step.tokens, step.path, hidden, step.choices)
     count = step.start + step.tokens.shape[0] - known
-    return Committed(known, step.tokens[-count:], step.path, None if step.hidden is None else step.hidden[-count:])
-
-
-def _candidate(part: PooledDrafter, nodes: int, offers: dict[str, DraftTree]) -> Candidate | None:
-    """How a part stands in this round; None where it is silent."""
-    if not part.free:
-        most = min(nodes, part.shape.nodes)
-        return Candidate(part.name, most, block=part.block, behind=part.behind, line=part.line)
-    draft = offers.get(part.name)
-    return None if draft is None else Candidate(part.name, len(draft), draft)
+    return Committed(known, step.tokens[-count:], step.path, None if hidden is None else hidden[-count:])

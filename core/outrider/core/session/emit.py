@@ -105,7 +105,8 @@ class Emitter:
             self.finish, self.limit = "length", "tokens"
         elif thought:  # a token shows text of one side; the other's comes with the next one
             return Token(token, thought, kind, thinking=True)
-        text = self._release(len(self._text) - (self._held() if self._stop and self.finish is None else 0))
+        end = len(self._text) - (self._held() if self._stop and self.finish is None else 0)
+        text, self._released = self._text[self._released : end], end
         return Token(token, thought or text, kind, thinking=inside)
 
     def close(self, finish: Finish) -> str:

@@ -137,7 +137,10 @@ class Engine:
         model = self.load(requests[0].model, requests[0].id, say, control.cancelled)
         orders = [self.order(model, request, began) for request in requests]
         riders = [self.chooser(model, request, say, control)(request.drafter) for request in requests]
-        return Batch(model.talk.target, model.policy, list(zip(orders, riders, strict=True)), say).run(control, batch)
+        made = Batch(model.talk.target, model.policy, list(zip(orders, riders, strict=True)), say)
+        reports = made.run(control, batch)
+        model.history.keep(model.policy)
+        return reports
 
     def order(self, model: Model, request: Generate, began: float, *, fresh: bool = False) -> AnswerRequest:
         """What a request comes to with all choices settled; `fresh`: the model was loaded for it. Raises UsageError."""

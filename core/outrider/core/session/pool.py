@@ -71,20 +71,21 @@ class PooledDrafter(GuardedDrafter):
             self.behind += step.tokens.shape[0]
             self._held += 0 if step.hidden is None else step.hidden.nbytes
         self.known = step.start + step.tokens.shape[0]
-        self._states.add(step)
+        if step.hidden is not None:
+            self._states.add(step)
         if self.behind >= (LATE if self.free else HELD) or self._held >= HELD_BYTES:
             self.catch_up()
 
     def catch_up(self) -> None:
         """Tell it what waits."""
         if self._waiting:
-            step = _joined(self._waiting)
-            self._call("advance", step)
+            self._call("advance", _joined(self._waiting))
         self._waiting, self.behind, self._held = [], 0, 0
 
     def advance(self, step: Committed) -> None:
         """Tell it what became true, and first what waits."""
-        self.catch_up()
+        if self._waiting:
+            self.catch_up()
         super().advance(step)
 
     def rewind(self, length: int) -> None:
@@ -102,7 +103,8 @@ class PooledDrafter(GuardedDrafter):
 
     def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
         """A checked draft, or None; made with all that it was to hear."""
-        self.catch_up()
+        if self._waiting:
+            self.catch_up()
         return super().propose(context, vocab, trees=trees)
 
     def propose_device(self, context: DeviceContext) -> DraftTree | None:
@@ -119,8 +121,13 @@ class PooledDrafter(GuardedDrafter):
 
     def judged(self, start: int, tokens: Sequence[int]) -> list[tuple[Scored, list[float] | None]]:
         """Offers that the tokens from `start` on settle, with how sure it was of them."""
-        found = [(scored, sure) for shadow, sure in self._offers for scored in shadow.heard(start, tokens)]
-        self._offers = [offer for offer in self._offers if not offer[0].wants]
+        offers, self._offers = self._offers, []
+        found = list[tuple[Scored, list[float] | None]]()
+        for shadow, sure in offers:
+            for scored in shadow.heard(start, tokens):
+                found.append((scored, sure))
+            if not shadow.wants:
+                self._offers.append((shadow, sure))
         return found
 
     def _has_room(self, phase: str) -> bool:

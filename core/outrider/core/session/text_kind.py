@@ -35,7 +35,7 @@ class TextKind:
             return "thinking"
         if self._fence:
             return "json" if self._named in _JSON else "code"
-        return "json" if self._bare.inside else "prose"
+        return "json" if self._bare.depth else "prose"
 
     def feed(self, text: str, thinking: bool) -> None:
         """Take an emitted piece of text; `thinking`: it belongs to a thought, which says nothing of the answer."""
@@ -44,22 +44,21 @@ class TextKind:
             return
         if not self._bare.over and not self._fence:
             text = self._bare.take(text)
-        self._scan(text)
+        if "\n" in text:
+            self._scan(text)
+        elif len(self._line) < _LINE:
+            self._line += text
 
     def _scan(self, text: str) -> None:
         """A fence counts once its line is whole."""
         *whole, rest = text.split("\n")
         for part in whole:
-            self._add(part)
-            self._end_line()
-        self._add(rest)
-
-    def _add(self, part: str) -> None:
+            self._end_line(self._line + part if len(self._line) < _LINE else self._line)
+            self._line = ""
         if len(self._line) < _LINE:
-            self._line += part
+            self._line += rest
 
-    def _end_line(self) -> None:
-        line, self._line = self._line, ""
+    def _end_line(self, line: str) -> None:
         if self._fence:
             bare = line.strip(" \t>\r")
             if len(bare) >= len(self._fence) and bare == self._fence[0] * len(bare):
@@ -73,20 +72,15 @@ class _Bare:
 
     def __init__(self) -> None:
         self.over = False  # something came that is none
-        self._depth = 0  # open brackets
+        self.depth = 0  # open brackets
         self._first = ""  # the outermost one, until something stands behind it
         self._quoted = self._escaped = False
-
-    @property
-    def inside(self) -> bool:
-        """Whether a bracket is open."""
-        return self._depth > 0
 
     def take(self, text: str) -> str:
         """What of `text` is no JSON any more; "" while all is."""
         for at, sign in enumerate(text):
             if not self._follows(sign):
-                self.over, self._depth = True, 0
+                self.over, self.depth = True, 0
                 return text[at:]
         return ""
 
@@ -97,12 +91,12 @@ class _Bare:
             return True
         if sign.isspace():
             return True
-        if not self._depth:
+        if not self.depth:
             self._first = sign
-            self._depth = 1
+            self.depth = 1
             return sign in _AFTER
         fits = not self._first or sign in _AFTER[self._first]
         self._first = ""
         self._quoted = sign == '"'
-        self._depth += (sign in "{[") - (sign in "}]")
+        self.depth += (sign in "{[") - (sign in "}]")
         return fits

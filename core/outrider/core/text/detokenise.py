@@ -11,15 +11,16 @@ class Detokeniser:
     """Follows one answer. The pieces, joined, are `tokenizer.decode(ids)`, whatever the ids; at most 3 bytes are held back."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._special, self._pieces = tokenizer, tokenizer.special, tokenizer.pieces
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._spaces = tokenizer.leading_spaces  # still to be dropped in front
 
     def push(self, token: int) -> str:
         """The text that this token completes; empty for a control token and while a character is incomplete."""
-        if token in self._tokenizer.special:
+        if token in self._special:
             return ""
-        return self._trim(self._decoder.decode(self._tokenizer.token_bytes(token)))
+        text = self._decoder.decode(self._pieces[token])
+        return self._trim(text) if self._spaces else text
 
     def flush(self) -> str:
         """What is left at the end: bytes that never became a character, as U+FFFD."""

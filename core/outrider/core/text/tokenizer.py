@@ -67,7 +67,8 @@ class Tokenizer:
         """UTF-8 bytes of text that a token stands for at most."""
         self.special: frozenset[int] = frozenset(i for i, token in added.items() if token.special)
         """Ids of control tokens."""
-        self._pieces = Pieces(self._inner, frozenset(added), files.origin)
+        self.pieces = Pieces(self._inner, frozenset(added), files.origin)
+        """Bytes that each token stands for, before `strip`."""
         self._adds_bos = found.adds_bos if found is not None else None
         self.tokens: Mapping[str, str] = _named_tokens(files, self._inner, found)
         """Strings of the special tokens that have a role, by the name that templates use (`bos_token`, …)."""
@@ -202,7 +203,7 @@ class Tokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes that a token stands for, before `strip`; none for an id that no token has."""
-        return self._pieces[token]
+        return self.pieces[token]
 
     def token_id(self, text: str) -> int | None:
         """Id of the token written `text`."""
@@ -211,7 +212,7 @@ class Tokenizer:
     @property
     def leading_spaces(self) -> int:
         """How many spaces in front of a decoded text belong to the tokenizer and are dropped: 0 or 1."""
-        return self._pieces.leading_spaces
+        return self.pieces.leading_spaces
 
     def strip(self, text: str) -> str:
         """`text` without the spaces in front that belong to the tokenizer."""

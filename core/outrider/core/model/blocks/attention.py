@@ -37,6 +37,7 @@ class Attention:
     plain: bool = field(init=False)  # nothing but rope happens to queries and keys: the fewest steps will do
     _odd: bool = field(init=False)  # more than norms over each head happens to them
     _heads: Heads | None = field(init=False, default=None)
+    _attends: dict[tuple[Fused, torch.dtype], bool] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         spec = self.spec
@@ -49,6 +50,17 @@ class Attention:
         if self._heads is None and not self._odd and self.spec.qk_norm != "whole":
             self._heads = Heads(self.spec, self.q_norm, self.k_norm, self.sinks)
         return self._heads
+
+    def fused(self, mixed: Tensor) -> Fused | None:
+        """What takes `mixed` from `mix` to `out` in one kernel; None where nothing does."""
+        fast = ops.fused(mixed)
+        if fast is None:
+            return None
+        attends = self._attends.get((fast, mixed.dtype))
+        if attends is None:
+            attends = self.heads is not None and fast.attends(self.heads, mixed.dtype)
+            self._attends[fast, mixed.dtype] = attends
+        return fast if attends else None
 
     def new_state(self, room: CacheConfig) -> State | None:
         """Keys, then values of each token; None where another layer's are used."""
@@ -68,7 +80,8 @@ class Attention:
     def along(self, parts: tuple[Tensor, ...], where: PassLayout, state: State | None) -> Tensor:
         """As `batched.Parted`: [S, H h]."""
         assert isinstance(state, KVCache)
-        y = self._fused(parts[0], where, state)
+        fast = self.fused(parts[0])
+        y = None if fast is None else self._fused(fast, parts[0], where, state)
         return self._by_steps(parts[0], where, state) if y is None else y
 
     def output(self, y: Tensor, parts: tuple[Tensor, ...], residual: Tensor | None) -> Tensor:
@@ -77,11 +90,8 @@ class Attention:
             y = y * rowwise(torch.sigmoid, parts[0][:, -self.spec.heads :].reshape(y.shape[0], -1))
         return self.out(y) if residual is None else self.out.plus(y, residual)
 
-    def _fused(self, mixed: Tensor, where: PassLayout, state: KVCache) -> Tensor | None:
-        """[S, H h] by one fused kernel; None where there is none for this layer or pass."""
-        fast = ops.fused(mixed)
-        if fast is None or self.heads is None or not fast.attends(self.heads, mixed.dtype):
-            return None
+    def _fused(self, fast: Fused, mixed: Tensor, where: PassLayout, state: KVCache) -> Tensor | None:
+        """[S, H h] by one fused kernel; None where it does not take this pass."""
         if where.sight is not None:
             return self._fused_pass(fast, mixed, where, state, where.sight)
         parts = where.parts if mixed.device.type == "cpu" and state.takes_parts(self.spec.source is not None) else ()
@@ -97,28 +107,24 @@ class Attention:
     def _fused_pass(
         self, fast: Fused, mixed: Tensor, where: PassLayout, state: KVCache, sight: TreeMask
     ) -> Tensor | None:
-        assert self.heads is not None
-        spec, place = self.spec, state.place(where)
+        heads, spec, place = self.heads, self.spec, state.place(where)
+        assert heads is not None
         if place is None:
             return None
         cos, sin = (None, None) if spec.rope is None else where.rope(spec.rope, spec.head_dim)
-        return fast.attend(mixed, state.parts[0], self.heads, KVSlots(*place, cos, sin, sight))
+        return fast.attend(mixed, state.parts[0], heads, KVSlots(*place, cos, sin, sight))
 
     def _by_steps(self, mixed: Tensor, where: PassLayout, state: KVCache) -> Tensor:
         spec = self.spec
         if self.plain:
-            q, kv = self._plain(mixed, where)
+            if spec.rope is not None:
+                rotate_(mixed[:, : spec.heads + spec.kv_heads], *where.rope(spec.rope, spec.head_dim))
+            q, kv = mixed[:, : spec.heads], mixed[:, spec.heads : spec.heads + 2 * spec.kv_heads]
         else:
             q = self._queries(mixed[:, : spec.heads], where)
             kv = None if spec.source is not None else self._keys_values(mixed, where)
         seen = state.take(where) if kv is None else state.take(where, kv)
         return self._attend(q, seen[0], state, where)
-
-    def _plain(self, mixed: Tensor, where: PassLayout) -> tuple[Tensor, Tensor]:
-        spec = self.spec
-        if spec.rope is not None:
-            rotate_(mixed[:, : spec.heads + spec.kv_heads], *where.rope(spec.rope, spec.head_dim))
-        return mixed[:, : spec.heads], mixed[:, spec.heads : spec.heads + 2 * spec.kv_heads]
 
     def _queries(self, q: Tensor, where: PassLayout) -> Tensor:
         spec = self.spec

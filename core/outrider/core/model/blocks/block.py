@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from outrider.core.model.cache.layout import PassLayout, Tables
@@ -48,6 +49,10 @@ class PerLayer:
     gate: Linear  # d -> D
     project: Linear  # D -> d
     norm: Norm
+
+    def __call__(self, x: Tensor, extra: Tensor) -> Tensor:
+        """[S, d] for what the block gave [S, d] and its part of the extra embedding [S, D]."""
+        return self.norm(self.project(F.gelu(self.gate(x), approximate="tanh") * extra))
 
 
 @dataclass(slots=True)
@@ -89,12 +94,12 @@ class Block:
             y = _maybe(self.before_mixer, x)
             return channel(y, self.mixer(y, where, state, x))
         scale = spec.residual_scale
-        y = _maybe(self.before_mixer, x) if entry is None else entry
+        y = entry if entry is not None else x if self.before_mixer is None else self.before_mixer(x)
         if self.after_mixer is None and scale == 1.0:
             x = self.mixer(y, where, state, x)
         else:
             x = x + _maybe(self.after_mixer, self.mixer(y, where, state)) * scale
-        y = _maybe(self.before_channel, x)
+        y = x if self.before_channel is None else self.before_channel(x)
         if self.beside is not None:
             beside = self.beside
             routed = beside.experts.routed(beside.before(x), x, still=where.still, real=where.real)

@@ -146,6 +146,7 @@ class PassLayout:
         tree: Tree | None = None,
     ) -> None:
         self.rows, self.tree = rows, tree
+        self.folds = rows <= FOLD_ROWS  # whether query groups go into rows
         self.real = start.real if isinstance(start, PaddedStart) else 0  # 0: all, and no shape is fixed
         if isinstance(start, DeviceStart):
             self.still, self.start, self.base = True, 0, start.base
@@ -191,11 +192,6 @@ class PassLayout:
 
     def _part(self, rows: slice) -> PassLayout:
         return PassLayout(self.start + rows.start, rows.stop - rows.start, self._tables, self._dtype, self._device)
-
-    @property
-    def folds(self) -> bool:
-        """Whether query groups go into rows."""
-        return self.rows <= FOLD_ROWS
 
     def first(self, window: int) -> int:
         """First row that a layer of this window reads; a multiple of SPAN, as `end` is."""

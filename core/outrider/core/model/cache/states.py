@@ -320,27 +320,18 @@ class Cache:
         self.length = 0
         self.early_states: EarlyStates | None = None  # of tokens behind the length
         self._bound = [state for state in states if state is not None and not state.cut]
-        self._kept: dict[int, list[object]] = {0: [state.snapshot(0) for state in self._bound]}
-
-    @property
-    def cut(self) -> bool:
+        self.cut = not self._bound
         """Whether every state can be rolled back to any length."""
-        return not self._bound
-
-    @property
-    def forgets(self) -> bool:
+        self.forgets = any(isinstance(state, Recurrent) for state in self._bound)
         """Whether a state of even the newest tokens is gone once the next pass has begun."""
-        return any(isinstance(state, Recurrent) for state in self._bound)
+        self.trees = not self.forgets
+        """Whether a pass may hold a tree: a state that is overwritten knows one line of tokens only."""
+        self._kept: dict[int, list[object]] = {0: [state.snapshot(0) for state in self._bound]}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all layers."""
         return sum(state.nbytes for state in self.states if state is not None)
-
-    @property
-    def trees(self) -> bool:
-        """Whether a pass may hold a tree: a state that is overwritten knows one line of tokens only."""
-        return not self.forgets
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """The first `length` tokens of what the last pass saw are true. Raises ValueError where no state is known.

@@ -58,9 +58,9 @@ class Linear:
         self.nbytes = sum(part.nbytes for part in (bias, *held) if part is not None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        wide = evened(x)
-        y = F.linear(wide, self.weight, self.bias)
-        return y if wide is x else y[: x.shape[0]]
+        if x.shape[0] <= MAX_DECODE_ROWS:
+            return F.linear(x, self.weight, self.bias)
+        return F.linear(evened(x), self.weight, self.bias)[: x.shape[0]]
 
     def exact(self, x: Tensor) -> Tensor:
         """The same with sums that are not rounded to 16 bits, where the device can do that as fast: equal logits are rarer so."""
@@ -85,7 +85,7 @@ class Prepacked(Linear):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
-        wide = evened(x)
+        wide = x if x.shape[0] <= MAX_DECODE_ROWS else evened(x)
         y = torch.ops.mkldnn._linear_pointwise(wide, self.weight, self.bias, "none", [], "")
         return y if wide is x else y[: x.shape[0]]
 
