@@ -2,8 +2,9 @@
 #
 #   make chat                      chat in the terminal          make chat ARGS="--drafter prompt_lookup"
 #   make chat TORCH='torch>=2.7'   on a machine with a GPU
-#   make test                      all tests                     make test ARGS="tests/app -x"
-#                                  the quick ones                make test ARGS="-m 'not real and not thorough'"
+#   make test                      all tests: about 8 minutes on two cores
+#   make test ARGS="tests/app -x"  some of them
+#   make test ARGS="-m 'not real and not thorough'"              the quick ones: about 3 minutes
 #   make check                     ruff, pyright, import rules
 #   make fix                       format and repair what ruff can
 #   make clean                     take the environment away; models and chats stay
@@ -26,7 +27,7 @@ chat: $(VENV)/.app starter
 	$(BIN)/outrider chat $(ARGS)
 
 test: $(VENV)/.plugin starter
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 6 --dist worksteal $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -131,8 +131,8 @@ def test_questions_are_answered_while_the_loop_stands_still(tmp_path: Path, mode
 
 def test_questions_change_no_token_of_the_answer(client: Client, model: ModelChoice) -> None:
     choice = DrafterChoice(name="auto")
-    want = token_ids(client.ask(generate(1, model, 1500, choice)))
-    client.send(generate(2, model, 1500, choice))
+    want = token_ids(client.ask(generate(1, model, 600, choice)))
+    client.send(generate(2, model, 600, choice))
     number = answered = 9
     while not isinstance(event := client.next(), Done):
         if number == answered:  # always one
@@ -189,7 +189,7 @@ def test_a_question_that_hangs_in_a_plugin_holds_up_no_answer_and_no_end(tmp_pat
     hang.touch()
     client.send(protocol.Drafters(2, model))
     while not asked.exists():
-        pass
+        threading.Event().wait(0.005)
     assert isinstance(client.ask(generate(3, model, 4)), Done)
     assert client.close()[0] == 0
 

@@ -231,7 +231,6 @@ def test_draft_model_at_the_brim() -> None:
     tight(lambda context: toys.target(context=context), lambda target: draft_of(target, 1))
 
 
-@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 @pytest.mark.parametrize("family", but_one(DISPATCHED, "qwen3_5"))
 def test_draft_model_of_every_family(family: str) -> None:
     """States that cannot be cut, rings, latents, experts."""
@@ -373,7 +372,6 @@ METHODS = {"eagle": Eagle(), "mtp": Mtp(), "dflash": DFlash(), "dspark": DFlash(
 GOLDENS = [path.name for path in sorted(pairs.FOLDER.glob("*")) if path.name.startswith(tuple(METHODS))]
 
 
-@pytest.mark.skipif(not pairs.HERE, reason=pairs.REASON)
 @pytest.mark.parametrize("name", but_one(GOLDENS, "eagle3"))
 def test_golden_rounds(name: str) -> None:
     """The reference's drafts, with a lane for the target too."""
@@ -397,7 +395,6 @@ def test_golden_rounds(name: str) -> None:
     assert [drafts[root] for root in whole] == [wanted[root] for root in whole]
 
 
-@pytest.mark.skipif(not pairs.HERE, reason=pairs.REASON)
 @pytest.mark.parametrize("name", but_one(["eagle3", "eagle1"], "eagle3"))
 def test_golden_trees(name: str) -> None:
     told = pairs.Pair(name)

@@ -22,7 +22,7 @@ from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 
-pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)]
+pytestmark = pytest.mark.thorough
 
 CONTEXT = 256
 TELL = ("layerskip", "mtp", "eagle", "dflash", "draft_model")  # `probs`, under the rejection rule

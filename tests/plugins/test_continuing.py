@@ -120,7 +120,6 @@ def test_a_draft_of_a_newer_kind_is_refused(teacher: Teacher, tmp_path: Path) ->
         fresh(teacher, "eagle", {"words": 30}).load(tmp_path / "old")
 
 
-@pytest.mark.skipif(not pairs.HERE, reason=pairs.REASON)
 @pytest.mark.parametrize(
     ("name", "method", "options"),
     [

@@ -31,9 +31,9 @@ from outrider.drafters.draft_model.training import DraftRecipe, DraftTrainee, Se
 VOCAB = 259
 
 
-@pytest.fixture
-def teacher(tmp_path: Path) -> Teacher:
-    return pupils.from_disk(toys.checkpoint(tmp_path / "big", layers=6))
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Teacher:
+    return pupils.from_disk(toys.checkpoint(tmp_path_factory.mktemp("teacher") / "big", layers=6))
 
 
 def fresh(teacher: Teacher, **options: Any) -> DraftTrainee:
@@ -305,6 +305,7 @@ def test_options_are_read_from_words() -> None:
 
 
 @pytest.mark.train
+@pytest.mark.thorough  # Medusa's is the quick one
 @pytest.mark.parametrize(
     "options",
     [{}, {"top": 8, "loss": "mse"}, {"own": 0.3, "own_tokens": 12}, {"width": 24, "match": 0.3}],

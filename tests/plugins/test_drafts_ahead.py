@@ -135,7 +135,6 @@ def golden_pair(name: str) -> tuple[pairs.Pair, TargetModel, Drafter]:
     return told, there, method.load(there, match, options)
 
 
-@pytest.mark.skipif(not pairs.HERE, reason=pairs.REASON)
 @pytest.mark.parametrize("settings", [toys.GREEDY, Settings(temperature=0.7)], ids=["greedy", "T=0.7"])
 @pytest.mark.parametrize("name", METHODS)
 def test_auto_launches_drafted_rounds_ahead(rides: Rides, name: str, settings: Settings) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import eagles
+import golden
 import pairs
 import pytest
 import torch
@@ -38,7 +39,6 @@ CHAINS = ("eagle3", "eagle1", "eagle3_specforge", "eagle3_speculators", "eagle31
 STATES = {"eagle1": (8,), "eagle31_speculators": (2, 4, 8)}
 TREE = {"tree": "tree", "depth": 5, "top_k": 4}
 SAMPLED = Settings(temperature=0.9, top_p=0.95)
-golden_only = pytest.mark.skipif(not pairs.HERE, reason=pairs.REASON)
 
 
 @cache
@@ -76,7 +76,6 @@ class Seen:
 # ---------------------------------------------------------------------------------------------------- golden drafts
 
 
-@golden_only
 @pytest.mark.parametrize("name", CHAINS)
 def test_every_recorded_chain(name: str) -> None:
     """Drafts, accepted lengths and logits of all rounds, through the engine's own loop."""
@@ -93,7 +92,6 @@ def test_every_recorded_chain(name: str) -> None:
             assert accepted == recorded["accepted"]
 
 
-@golden_only
 def test_every_chain_of_the_other_reading() -> None:
     """SpecForge trains with the output fed back as it is, and says otherwise in the config."""
     told = pair("eagle3_specforge")
@@ -121,10 +119,9 @@ def same_chain(told: Pair, recorded: Mapping[str, Any], draft: Draft | None, see
     if "tensors" in recorded:
         want = told.tensors[recorded["tensors"] + "logits" + reading]
         got, words = torch.stack(seen.logits[recorded["committed"]]), seen.inner._network.words
-        torch.testing.assert_close(got if words is None else got[:, words], want, atol=1e-3, rtol=1e-4)
+        golden.assert_close(got if words is None else got[:, words], want, atol=1e-3)
 
 
-@golden_only
 @pytest.mark.parametrize("name", ["eagle3", "eagle1"])
 def test_every_recorded_tree(name: str) -> None:
     """Tokens, parents and accepted lengths of all EAGLE-2 trees, verified as trees."""
@@ -141,7 +138,6 @@ def test_every_recorded_tree(name: str) -> None:
             assert accepted == recorded["accepted"]
 
 
-@golden_only
 @pytest.mark.parametrize("name", CHAINS)
 def test_states_and_logits_of_the_prompt(name: str) -> None:
     told, draft = pair(name), load(pair(name))
@@ -150,15 +146,14 @@ def test_states_and_logits_of_the_prompt(name: str) -> None:
     states = told.target().forward(ids, states=draft.needs.hidden).hidden
     assert states is not None
     fed = states if name != "eagle1" else told.decoder.norm(states)
-    torch.testing.assert_close(fed.flatten(1), told.tensors["p0.prefill.state"][0], atol=1e-3, rtol=1e-4)
+    golden.assert_close(fed.flatten(1), told.tensors["p0.prefill.state"][0], atol=1e-3)
     where = PassLayout(0, len(ids), layer.tables, torch.float32, torch.device("cpu"))
     behind = told.tensors["p0.prefill.input_ids"][0]
     feature = layer(behind, layer.entry.fuse(states), where, draft._state.rows)
-    torch.testing.assert_close(feature, told.tensors["p0.prefill.feature"][0], atol=1e-3, rtol=1e-4)
-    torch.testing.assert_close(layer.logits(feature), told.tensors["p0.prefill.logits"][0], atol=1e-3, rtol=1e-4)
+    golden.assert_close(feature, told.tensors["p0.prefill.feature"][0], atol=1e-3)
+    golden.assert_close(layer.logits(feature), told.tensors["p0.prefill.logits"][0], atol=1e-3)
 
 
-@golden_only
 @pytest.mark.parametrize("name", ["eagle3", "eagle1"])
 def test_the_published_pickle_is_the_same_draft(name: str, tmp_path: Path) -> None:
     told = pair(name)
@@ -169,7 +164,6 @@ def test_the_published_pickle_is_the_same_draft(name: str, tmp_path: Path) -> No
     assert (got.kinds, got.accepted) == (want.kinds, want.accepted)
 
 
-@golden_only
 @pytest.mark.parametrize("ids", [[1, 3, 4], []], ids=["outputs", "default"])
 def test_a_modelopt_export_is_the_same_draft(ids: list[int], tmp_path: Path) -> None:
     """The same weights under ModelOpt's names, without t2d, with its way to count layers."""
@@ -184,7 +178,6 @@ def test_a_modelopt_export_is_the_same_draft(ids: list[int], tmp_path: Path) -> 
     assert (got.kinds, got.accepted) == (want.kinds, want.accepted)
 
 
-@golden_only
 @pytest.mark.parametrize("options", [{}, TREE], ids=["chain", "tree"])
 @pytest.mark.parametrize("name", ["eagle3", "eagle1"])
 def test_sampled_text_does_not_depend_on_it(name: str, options: dict[str, Any]) -> None:
@@ -196,7 +189,6 @@ def test_sampled_text_does_not_depend_on_it(name: str, options: dict[str, Any]) 
     assert 0 < got.accepted < got.proposed
 
 
-@golden_only
 def test_an_eos_inside_a_draft_ends_the_answer_and_the_next_turn_is_drafted_as_ever() -> None:
     told = pair("eagle3")
     talk, guarded = ChatCache(told.target()), toys.guard(load(told))
@@ -213,7 +205,6 @@ def test_an_eos_inside_a_draft_ends_the_answer_and_the_next_turn_is_drafted_as_e
     assert again.accepted > fresh.accepted * 0.8  # one token of the prompt has no state
 
 
-@golden_only
 def test_the_context_ends() -> None:
     told = pair("eagle3")
     for options in ({}, TREE, {"tree": "auto", "depth": 3}):
@@ -224,7 +215,6 @@ def test_the_context_ends() -> None:
         assert len(got.token_ids) == 60 - len(told.prompts[0])
 
 
-@golden_only
 def test_a_hot_switch_starts_where_states_are_known() -> None:
     told = pair("eagle3")
     drafters = {"none": None, "eagle": toys.guard(load(told), name="eagle")}

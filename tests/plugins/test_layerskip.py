@@ -31,7 +31,6 @@ from outrider.drafters.layerskip import ENOUGH, LayerSkip, LayerSkipDrafter, Met
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 EXIT, K = 3, 5
 NONE = torch.empty(0, dtype=torch.int64)
-golden_only = pytest.mark.skipif(not pairs.HERE, reason=pairs.REASON)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,6 @@ def filled(pair: pairs.Pair, ids: list[int]) -> TargetModel:
     return target
 
 
-@golden_only
 class TestReference:
     def test_every_draft(self, pair: pairs.Pair) -> None:
         """Each recorded round by itself, the first one too, whose root is the prompt's last token."""
@@ -67,12 +65,11 @@ class TestReference:
 
     def same_numbers(self, pair: pairs.Pair, target: TargetModel, row: dict, at: int) -> None:
         ids = torch.tensor([row["root"], *row["draft"]])
-        close: dict[str, Any] = {"atol": 1e-3, "rtol": 1e-4}
         residual = target.early(ids[:-1], at, EXIT)
         made = {name: pair.tensors[row["tensors"] + name] for name in ("exit_query", "exit_logits", "verify_logits")}
-        torch.testing.assert_close(residual, made["exit_query"][0, -len(residual) :], **close)
-        torch.testing.assert_close(target.head(target.norm(residual)), made["exit_logits"], **close)
-        torch.testing.assert_close(target.forward(ids).logits, made["verify_logits"][0], **close)
+        golden.assert_close(residual, made["exit_query"][0, -len(residual) :], atol=1e-3)
+        golden.assert_close(target.head(target.norm(residual)), made["exit_logits"], atol=1e-3)
+        golden.assert_close(target.forward(ids).logits, made["verify_logits"][0], atol=1e-3)
 
     def test_every_round_of_a_whole_answer(self, pair: pairs.Pair) -> None:
         compared = 0
@@ -215,7 +212,6 @@ def test_among_others_the_draft_that_is_verified_counts(
     assert begun["knows"] == begun["listener"] == {False}
 
 
-@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 @pytest.mark.parametrize("tight", [False, True])
 @pytest.mark.parametrize("family", ["gemma3", "gpt_oss", "deepseek_v3"])
 def test_rings_and_latents_take_drafts(family: str, tight: bool) -> None:
@@ -371,7 +367,6 @@ class TestFit:
         assert "no earlier exit" in LayerSkip().matches(model).reason
         assert LayerSkip().matches(replace(model, layers=4, config={})).fit == Fit.NO
 
-    @pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
     @pytest.mark.parametrize("family", ["lfm2", "qwen3_next", "nemotron_h"])
     def test_states_that_know_one_line(self, family: str) -> None:
         spec = golden.config(family)

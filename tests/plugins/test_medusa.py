@@ -33,7 +33,6 @@ __all__ = ["rides"]
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13]
 NONE = torch.empty(0, dtype=torch.int64)
-golden_only = pytest.mark.skipif(not pairs.HERE, reason=pairs.REASON)
 
 
 def tensors(
@@ -94,14 +93,13 @@ def golden_rider(pair: pairs.Pair, choices: list[Choice] | None) -> MedusaDrafte
     return MedusaDrafter(read_heads(files, target), target.info.vocab, choices)
 
 
-@golden_only
 class TestReference:
     def test_heads_say_what_the_reference_says(self, pair: pairs.Pair) -> None:
         drafter = golden_rider(pair, None)
         for i in range(len(pair.prompts)):
             z = pair.tensors[f"p{i}.prefill.state"][0]
             got = torch.stack([head(z) for head in speaker(drafter)._heads])
-            torch.testing.assert_close(got, pair.tensors[f"p{i}.prefill.head_logits"], atol=1e-3, rtol=1e-4)
+            golden.assert_close(got, pair.tensors[f"p{i}.prefill.head_logits"], atol=1e-3)
 
     @pytest.mark.parametrize("tree", ["small", "mc_sim_7b_63"])
     def test_every_round(self, pair: pairs.Pair, tree: str) -> None:
@@ -127,7 +125,7 @@ class TestReference:
                     assert parents == pair.notes[f"{tree}.parents"][1:]
                 if "tensors" in row:
                     want = pair.tensors[row["tensors"] + "head_logits"]
-                    torch.testing.assert_close(said[number], want[: len(said[number])], atol=1e-3, rtol=1e-4)
+                    golden.assert_close(said[number], want[: len(said[number])], atol=1e-3)
             assert len(watch.rows) >= len(prompt[key])
 
     def test_the_pickle_holds_the_same(self, pair: pairs.Pair, tmp_path: Path) -> None:
@@ -329,7 +327,6 @@ def test_at_the_brim_and_at_the_end(tmp_path: Path) -> None:
         assert (got.token_ids, got.finish) == (want.token_ids, want.finish)
 
 
-@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 @pytest.mark.parametrize("family", ["gemma3", "lfm2"])
 def test_rings_take_trees_and_states_of_one_line_take_its_trunk(tmp_path: Path, family: str) -> None:
     model = golden.Golden(family, tight=True)

@@ -28,7 +28,6 @@ GOLDENS = [  # with the reading that their makers used, how many others there ar
 ]
 
 
-@pytest.mark.skipif(not pairs.HERE, reason=pairs.REASON)
 @pytest.mark.parametrize(("name", "method", "right", "others", "tokens"), GOLDENS, ids=[row[0] for row in GOLDENS])
 def test_the_reading_that_files_were_made_with_gets_most_accepted(
     name: str, method: Any, right: Mapping[str, object], others: int, tokens: int

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle, permutations
 from pathlib import Path
 
-import golden
 import kinds
 import msgspec
 import pytest
@@ -30,7 +29,7 @@ from outrider.core.base.protocol import (
 from outrider.core.service import Service
 from outrider.core.session.pool import Wanted
 
-pytestmark = [pytest.mark.thorough, pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)]
+pytestmark = pytest.mark.thorough
 
 PROMPT = "one two three one two three "
 CONTEXT, ANSWER, DRAFT = 256, 100, 4  # tokens

@@ -22,8 +22,6 @@ from outrider.core.sampling.sample import Sampler, Settings
 from outrider.core.session.chat_cache import ChatCache
 
 FOLDER = golden.FOLDER.parent / "golden_drafters"
-REASON = "the golden drafters are not beside this checkout"
-HERE = FOLDER.is_dir()
 CONTEXT = 160
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
@@ -42,6 +42,11 @@ def _texts(name: str, layers: int, count: int, length: int, prompt: int) -> tupl
 
 def answers(of: Teacher, count: int, length: int, prompt: int = 6) -> list[Kept]:
     """Greedy answers of any target to random prompts."""
+    return list(_answers(of, count, length, prompt))
+
+
+@lru_cache(4)
+def _answers(of: Teacher, count: int, length: int, prompt: int) -> tuple[Kept, ...]:
     target = of.target
     luck = random.Random(7)
     made: list[Kept] = []
@@ -55,7 +60,7 @@ def answers(of: Teacher, count: int, length: int, prompt: int = 6) -> list[Kept]
             fresh = [int(logits[0].argmax())]
             ids = ids + fresh
         made.append(Kept(number, prompt, ids))
-    return made
+    return tuple(made)
 
 
 def from_disk(folder: Path) -> Teacher:

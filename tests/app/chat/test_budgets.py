@@ -116,7 +116,7 @@ def test_no_document_costs_much_more_than_prose(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("quiet")
 def test_keys_show_at_once_while_a_reply_comes_and_idling_costs_nothing(tmp_path: Path) -> None:
-    with chatting(tmp_path, SHAPES["prose"](1500)) as terminal:
+    with chatting(tmp_path, SHAPES["prose"](20 * RATE)) as terminal:  # longer than all that is typed takes anywhere
         begun = terminal.cpu()
         terminal.rest(4.0)
         idle = (terminal.cpu() - begun) / 4.0

@@ -84,7 +84,8 @@ async def test_dark(ride: Any) -> None:
         same("help-80x24-dark", chat)
 
 
-async def test_light(ride: Any) -> None:
+async def test_light(ride: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_BUILDS", "/somewhere/that/does/not/matter")  # a path that the settings show
     async with ride(answer(TEXT, "PAABAC"), private=True, size=(120, 40), speed=0) as chat:
         await chat.type("/theme light")
         await chat.ask("How does a cache grow?")

@@ -96,7 +96,6 @@ def test_same_text(settings: Settings) -> None:
     assert target.lane is not None and target.lane.capture.count > 3
 
 
-@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_text_of_every_mixer(kind: str) -> None:
     folder = golden.FOLDER / kind
@@ -109,8 +108,6 @@ def test_same_text_of_every_mixer(kind: str) -> None:
 def test_rings() -> None:
     """A sliding layer's ring, written by passes whose place the host does not know."""
     folder = golden.FOLDER / "gemma3"
-    if not golden.NAMES:
-        pytest.skip(golden.REASON)
     decoder = golden.decoder(folder, torch.float32, 1024 + MAX_DRAFT_ROWS)
     target = TargetModel(decoder, describe(folder), 1024, Replay())
     assert any(not state.cut for state in target.cache.states if state is not None)
@@ -133,7 +130,6 @@ def test_the_next_round_is_launched_before_one_is_read() -> None:
         assert second.token_ids == toys.answer(ChatCache(toys.target()), turn, settings=settings).token_ids
 
 
-@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 def test_states_are_fetched_even_where_the_lane_stands_already() -> None:
     """The same place again, but reached by other passes, which leave recurrent states in tensors of their own."""
     folder = golden.FOLDER / "qwen3_5"

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import golden
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,7 +16,7 @@ from outrider.core.base.errors import BrokenFileError, ModelError
 from outrider.core.formats.packed import layout, recipes
 from outrider.core.formats.safetensors import SafetensorsCheckpoint
 
-GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "data" / "golden" / "gpt_oss_mxfp4"
+GOLDEN = golden.FOLDER / "gpt_oss_mxfp4"
 OUT, IN, G = 16, 64, 32  # outputs, inputs, group
 
 
@@ -148,7 +149,6 @@ def test_fp8_scales_of_every_kind(tmp_path: Path, shape: tuple[int, ...]) -> Non
     agrees(made)
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden checkpoints are not beside this checkout")
 def test_mxfp4_equals_the_reference() -> None:
     made = SafetensorsCheckpoint(GOLDEN)
     want = load_file(GOLDEN / "golden.safetensors")["dequantised.layer0.gate_up_proj"]

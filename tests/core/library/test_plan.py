@@ -52,7 +52,6 @@ def planned(path: Path, dtype: str, context: int) -> tuple[int, int, int]:
         return subject.weights(how), states, subject.parameters
 
 
-@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 @pytest.mark.parametrize("context", [100, 600])  # 600 tokens: sliding layers keep rings
 @pytest.mark.parametrize("name", CHECKED)
 def test_a_plan_is_what_a_model_takes(name: str, context: int) -> None:
@@ -60,7 +59,6 @@ def test_a_plan_is_what_a_model_takes(name: str, context: int) -> None:
     assert planned(folder, "fp32", context) == real(folder, torch.float32, context)
 
 
-@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 @pytest.mark.parametrize("name", ["llama", "qwen3_5", "gemma4_dense"])
 def test_in_bf16_only_vectors_count_too_much(name: str) -> None:
     folder = golden.FOLDER / name

@@ -29,7 +29,6 @@ from outrider.core.model.kernels.packed_linear import Packed
 from outrider.core.model.load import load_decoder
 from outrider.core.session.engine import Engine
 
-golden_only = pytest.mark.skipif(not NAMES, reason=golden.REASON)
 QUICK = {"llama", "qwen3_moe", "qwen3_5", "gemma3", "gemma4_e", "gpt_oss", "deepseek_v3", "lfm2", "nemotron_h"}
 CASES = [*NAMES, *(f"{name}:tight" for name in sorted({*SLIDING, *RECURRENT}))]
 PARAMS = [pytest.param(case, marks=() if case in QUICK else pytest.mark.thorough) for case in CASES]
@@ -74,7 +73,6 @@ def rounds(
                 cache.commit(cache.length + len(path), path)
 
 
-@golden_only
 def test_a_pass_gives_each_what_it_gets_alone(told: Golden) -> None:
     """Chains and trees of different lengths at different positions, partly taken back; what is left is the same too."""
     apart, alone = caches(told, 4), caches(told, 4)
@@ -94,7 +92,6 @@ def test_a_pass_gives_each_what_it_gets_alone(told: Golden) -> None:
                     torch.testing.assert_close(part, same, atol=1e-3, rtol=1e-3)
 
 
-@golden_only
 def test_answers_made_together_are_the_reference(told: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts right throughout, never, and now and then, beside another prompt: the greedy continuation of each."""
     other = [*told.prompt[:9], 3, 1, 4]
@@ -123,7 +120,6 @@ def loaded(name: str, quantize: int) -> Decoder:
         checkpoint.close()
 
 
-@golden_only
 def test_codes_give_the_same_bits_whoever_shares_the_pass() -> None:
     """The products in C and the fused steps promise that; so do passes that are too wide for one."""
     if isinstance(native.find(), str):
@@ -139,7 +135,6 @@ def test_codes_give_the_same_bits_whoever_shares_the_pass() -> None:
     assert sum(rows[: len(apart)]) > MAX_DECODE_ROWS
 
 
-@golden_only
 def test_one_call_attends_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the fused steps no conversation is gone through by itself, and rings and full layers lie side by side."""
     if isinstance(native.find(), str):
@@ -165,7 +160,6 @@ def test_one_call_attends_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
                 cache.commit(cache.length + len(share.ids))
 
 
-@golden_only
 @pytest.mark.parametrize("name", [case.values[0] for case in PARAMS if case.values[0] in QUICK])
 def test_states_are_counted_before_they_are_made(name: str) -> None:
     decoder = golden.decoder(golden.FOLDER / name, torch.float32, BACK_TO_BACK + MAX_DRAFT_ROWS)
@@ -184,7 +178,6 @@ RIDES = [*METHODS, *((kind, "composite") for kind in kinds.KINDS)]
 SOON = {("full", "composite"), ("full", "eagle"), ("states", "medusa")}
 
 
-@golden_only
 @pytest.mark.parametrize(
     ("kind", "method"), [pytest.param(*ride, marks=() if ride in SOON else pytest.mark.thorough) for ride in RIDES]
 )

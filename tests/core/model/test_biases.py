@@ -81,7 +81,6 @@ def test_gguf_files_have_them_too(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(pieces(golden.decoder(file, torch.float64, 32), 3), LOGITS[name], atol=5e-6, rtol=0)
 
 
-@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 def test_whole_blocks_in_c_add_them(tmp_path: Path) -> None:
     """Against torch's own steps, with the same quantised matrices."""
     stored = load_file(golden.FOLDER / "gemma3" / "model.safetensors")

@@ -172,7 +172,6 @@ def test_captured_passes_and_those_of_one_width_are_whole() -> None:
         torch.testing.assert_close(got.logits, ready().forward(IDS).logits, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 @pytest.mark.parametrize("tight", [False, True])
 @pytest.mark.parametrize("name", golden.WEIGHTS)
 def test_every_family(name: str, tight: bool) -> None:

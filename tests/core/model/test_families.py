@@ -9,14 +9,12 @@ from typing import Any
 import golden
 import pytest
 import torch
-from golden import FOLDER, NAMES, decoder
+from golden import FOLDER, decoder
 from safetensors.torch import load_file, save_file
 
 from outrider.core.base.errors import ModelError
 from outrider.core.model.families import read_spec
 from outrider.core.model.families.spec import DenseSpec
-
-pytestmark = pytest.mark.skipif(not NAMES, reason=golden.REASON)
 
 
 def changed(name: str, *without: str, **settings: Any) -> dict[str, Any]:
@@ -52,7 +50,7 @@ def test_mimo_is_qwen2_beside_other_layers(tmp_path: Path) -> None:
     model = decoder(tmp_path, torch.float64, 48)
     assert model.spec.family == "mimo"
     logits = model.run(known["input_ids"][0], model.new_cache(48)).logits
-    torch.testing.assert_close(logits, known["f64.logits"][0].double(), atol=5e-6, rtol=0)
+    golden.assert_close(logits, known["f64.logits"][0], atol=5e-6)
 
 
 def test_granite_without_experts(tmp_path: Path) -> None:

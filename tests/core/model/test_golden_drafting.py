@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import golden
 import pytest
 import toys
 from golden import NAMES, RECURRENT, SLIDING, Golden
 
 from outrider.core.model.cache import layout
 from outrider.core.session.chat_cache import ChatCache
-
-pytestmark = pytest.mark.skipif(not NAMES, reason=golden.REASON)
-
 
 QUICK = {
     "llama",

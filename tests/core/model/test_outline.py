@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from golden import CPU, FOLDER, NAMES, REASON
+from golden import CPU, FOLDER, NAMES
 from toys import checkpoint as toy
 
 from outrider.core.base.errors import ModelError
@@ -18,7 +18,6 @@ from outrider.core.model.kernels.forms import WeightFormat
 from outrider.core.model.load import load_decoder
 
 
-@pytest.mark.skipif(not NAMES, reason=REASON)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_family_passes(name: str) -> None:
     outline.check(open_checkpoint(FOLDER / name))
@@ -43,7 +42,6 @@ def test_a_missing_tensor_is_refused_as_a_load_refuses_it(tmp_path: Path, tensor
     assert checked.value.message == loaded.value.message
 
 
-@pytest.mark.skipif("gemma3" not in NAMES, reason=REASON)
 def test_the_compiler_of_torch_stays_out(tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from outrider.core.model import outline\n"
     code += "from outrider.core.formats.checkpoint import open_checkpoint\n"

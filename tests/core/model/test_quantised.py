@@ -16,8 +16,6 @@ from outrider.core.model.kernels.linear import Expanding, Int4
 from outrider.core.model.kernels.packed_linear import Packed
 from outrider.core.model.load import load_decoder
 
-pytestmark = pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
-
 KINDS = ["llama", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5_nested", "deepseek_v3", "gemma4_moe", "gemma4_e", "lfm2"]
 CPU = torch.device("cpu")
 
@@ -41,7 +39,7 @@ def test_experts_that_stay_packed_give_the_reference() -> None:
     mlp = decoder.weights.blocks[0].channel
     assert isinstance(mlp.experts[0].gate_up, (Packed, Expanding))  # type: ignore[union-attr]
     found = logits(decoder, reference["input_ids"][0])
-    torch.testing.assert_close(found, reference["logits"][0], atol=5e-4, rtol=0)
+    golden.assert_close(found, reference["logits"][0], atol=5e-4)
     plain = load("gpt_oss_mxfp4", WeightFormat(torch.float32, CPU, keep="none"))
     assert decoder.weights.parameters == plain.weights.parameters
     assert decoder.weights.nbytes < 0.8 * plain.weights.nbytes
@@ -58,7 +56,9 @@ def test_rounding_while_loading(name: str, bits: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(forms, "quantise", lambda weight, bits: quantise(weight, bits).expand())
     want = logits(load(name, WeightFormat(torch.float32, CPU, quantize=bits)), ids)
     torch.testing.assert_close(found, want, atol=golden.tolerance(name), rtol=0)
-    assert float((want - golden.tensors(name)["logits"][0][:16]).abs().max()) > 0.01, "nothing was rounded"
+    assert float((golden.sketch(want) - golden.tensors(name)["logits"][0][:16]).abs().max()) > 0.01, (
+        "nothing was rounded"
+    )
 
 
 @pytest.mark.parametrize("bits", [8, 4])

@@ -11,8 +11,6 @@ from outrider.core.model.blocks import delta
 from outrider.core.model.blocks.scan import CHUNK, by_chunks, by_tokens, chunked, fading
 from outrider.core.model.cache.states import CacheConfig, Count, Recurrent
 
-needs_golden = pytest.mark.skipif(not RECURRENT, reason=golden.REASON)
-
 
 def inputs(rows: int, seed: int = 0) -> tuple[tuple[torch.Tensor, ...], torch.Tensor, torch.Tensor]:
     """Random q, k, v, beta and the decay's logarithm for 3 heads of 8 and 5; some heads forget nearly everything."""
@@ -57,24 +55,22 @@ def test_a_drafted_token_leaves_the_state_of_a_plain_one() -> None:
     assert torch.equal(by_tokens(memory(), q[:3], k[:3], v[:3], decay[:3])[1], alone)
 
 
-@needs_golden
 @pytest.mark.parametrize("name", RECURRENT)
 def test_chunks_in_float64(name: str) -> None:
     known = golden.tensors(name)
     model = decoder(FOLDER / name, torch.float64, 150)
     short = model.run(known["input_ids"][0], model.new_cache(48, slack=0)).logits
-    torch.testing.assert_close(short, known["f64.logits"][0].double(), atol=5e-6, rtol=0)
+    golden.assert_close(short, known["f64.logits"][0], atol=5e-6)
     ids = known["long.input_ids"][0]
     chunked, stepped = (model.run(ids, model.new_cache(150, slack=slack)).logits for slack in (0, 150))
     torch.testing.assert_close(chunked, stepped, atol=5e-6, rtol=0)
 
 
-@needs_golden
 @pytest.mark.parametrize("name", RECURRENT)
 def test_prefill_then_drafts(name: str) -> None:
     """A wide pass, a draft of which some was right, another wide pass; then back to a kept state and the same again."""
     known = golden.tensors(name)
-    ids, want = known["input_ids"][0], known["f64.logits"][0].double()
+    ids, want = known["input_ids"][0], known["f64.logits"][0]
     model = decoder(FOLDER / name, torch.float64, 60)
     cache = model.new_cache(60, slack=8)
     model.run(ids[:20], cache)
@@ -85,7 +81,7 @@ def test_prefill_then_drafts(name: str) -> None:
         model.run(draft, cache)
         cache.commit(20 + right)
         logits = model.run(ids[20 + right :], cache).logits
-        torch.testing.assert_close(logits, want[20 + right :], atol=5e-6, rtol=0)
+        golden.assert_close(logits, want[20 + right :], atol=5e-6)
         cache.commit(48)
         assert cache.rewind(40) == 20
 

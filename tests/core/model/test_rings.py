@@ -15,7 +15,6 @@ from outrider.core.model.families.spec import AttentionSpec
 from outrider.core.model.model import TargetModel
 
 CPU = torch.device("cpu")
-needs_golden = pytest.mark.skipif(not SLIDING, reason=golden.REASON)
 
 
 @pytest.fixture
@@ -42,7 +41,6 @@ def fed(model, cache: Cache, ids: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.cat(logits)
 
 
-@needs_golden
 @pytest.mark.parametrize("rows", [1, 7, 9, 10, 31, 48], ids=lambda rows: f"by-{rows}")
 def test_float64_logits(name: str, rows: int) -> None:
     """In place up to 9 rows, wider passes beside the ring."""
@@ -51,10 +49,9 @@ def test_float64_logits(name: str, rows: int) -> None:
     cache = model.new_cache(48, slack=8, rings=0)
     assert {ring.rows for ring in rings(cache)} == {24}
     logits = fed(model, cache, known["input_ids"][0], rows)
-    torch.testing.assert_close(logits, known["f64.logits"][0].double(), atol=5e-6, rtol=0)
+    golden.assert_close(logits, known["f64.logits"][0], atol=5e-6)
 
 
-@needs_golden
 @pytest.mark.parametrize("accepted", [0, 1, 5])
 def test_rejected_drafts_leave_no_trace(name: str, accepted: int) -> None:
     """Drafts overwrite the oldest rows, of which the next pass needs none."""
@@ -66,10 +63,9 @@ def test_rejected_drafts_leave_no_trace(name: str, accepted: int) -> None:
     model.run(torch.cat((ids[31 : 32 + accepted], (ids[32 + accepted : 40] + 1) % 256)), cache)
     cache.commit(32 + accepted)
     logits = model.run(ids[32 + accepted :], cache).logits
-    torch.testing.assert_close(logits, known["f64.logits"][0, 32 + accepted :].double(), atol=5e-6, rtol=0)
+    golden.assert_close(logits, known["f64.logits"][0, 32 + accepted :], atol=5e-6)
 
 
-@needs_golden
 def test_rewind_three_windows_back(name: str) -> None:
     known = golden.tensors(name)
     ids = known["long.input_ids"][0]
@@ -83,14 +79,13 @@ def test_rewind_three_windows_back(name: str) -> None:
     assert cache.rewind(145) == 145  # the slack
     assert cache.rewind(145 - 3 * 16) == 90
     logits = fed(model, cache, ids[90:], 8)
-    torch.testing.assert_close(logits, known["long.logits"][0, 90:], atol=tolerance(name), rtol=0)
+    golden.assert_close(logits, known["long.logits"][0, 90:], atol=tolerance(name))
     assert cache.rewind(29) == 0
     again = fed(model, cache, ids[:48], 40)
     fresh = fed(model, model.new_cache(48), ids[:48], 40)
     torch.testing.assert_close(again, fresh, atol=1e-4, rtol=0)
 
 
-@needs_golden
 def test_keys_and_values_of_a_ring(name: str) -> None:
     """Drafters get the newest rows in order of position, whatever keeps them."""
     ids = golden.tensors(name)["input_ids"][0]

@@ -52,7 +52,6 @@ def test_filled() -> None:
     assert torch.equal(more[:2], x) and not bool(more[2:].any())
 
 
-@pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 @pytest.mark.parametrize("kind", ["qwen3_5", "nemotron_h", "lfm2"])
 def test_a_snapshot_outlives_the_captured_pass_that_it_came_from(kind: str) -> None:
     folder = golden.FOLDER / kind

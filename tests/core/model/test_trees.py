@@ -12,8 +12,6 @@ from outrider.core.model.cache.layout import tree_of
 from outrider.core.model.cache.states import Cache
 from outrider.core.model.decoder import Decoder
 
-pytestmark = pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
-
 PARENTS = (-1, 0, 0, 1, -1, 4, 4, 6, 2)  # two children of the root, three levels below
 BEFORE = 37  # tokens, more than any window
 CPU = torch.device("cpu")

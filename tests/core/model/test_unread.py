@@ -14,7 +14,6 @@ from outrider.core.base.errors import ModelError
 from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.model import outline
 
-pytestmark = pytest.mark.skipif(not golden.NAMES, reason=golden.REASON)
 ONES, ZEROS = torch.ones(64), torch.zeros(64)
 
 

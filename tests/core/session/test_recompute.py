@@ -78,7 +78,6 @@ def parts(target: TargetModel) -> list[Tensor]:
     return found
 
 
-@pytest.mark.skipif(not golden.FOLDER.is_dir(), reason=golden.REASON)
 @pytest.mark.parametrize("kind", list(kinds.KINDS))
 def test_the_cache_stays_bit_for_bit(kind: str) -> None:
     name = kinds.KINDS[kind]

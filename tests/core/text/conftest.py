@@ -1,8 +1,9 @@
-"""Small tokenizers built in code, the shared template data, the real starter."""
+"""Small tokenizers built in code, published templates, the real starter."""
 
 from __future__ import annotations
 
 import os
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from outrider.core.text.files import TokenizerFiles
 from outrider.core.text.tokenizer import Tokenizer
 
-ROOT = Path(__file__).parents[3]
+TEMPLATES = Path(__file__).parents[2] / "data" / "chat_templates.tar.xz"
 
 
 def byte_alphabet() -> list[str]:
@@ -61,11 +62,14 @@ def _build() -> Any:
 
 
 @pytest.fixture(scope="session")
-def templates() -> Path:
-    """The folder of published chat templates."""
-    folder = ROOT.parent / "shared" / "data" / "chat_templates"
-    if not folder.is_dir():
-        pytest.skip("the shared folder with chat templates is not beside the repository")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of published chat templates; its README says where they are from."""
+    folder = tmp_path_factory.mktemp("templates")
+    with tarfile.open(TEMPLATES) as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            assert file is not None
+            (folder / Path(member.name).name).write_bytes(file.read())
     return folder
 
 
