@@ -143,13 +143,16 @@ class _LostMessages:
             name = self._ids.get(number) or part.get("id")
             if name in self._nodes:
                 continue
-            self.count += _text(part.get("text")) is None
+            text = _text(part.get("text"))
+            if text is not None and ("\ufffd" in text or "\0" in text):  # noise of a damaged page
+                text = None
+            self.count += text is None
             parent = self._parents.get(number) or _text(part.get("parent"))
             if name is None:
                 self._nameless += 1
                 continue
             row = {"n": number, "id": name, "chat": self._chats.get(number) or part.get("chat"), "parent": parent}
-            self._missing[name] = row | {key: part.get(key) for key in ("role", "text")}
+            self._missing[name] = row | {"role": part.get("role"), "text": text}
 
     def put_back(self) -> None:
         """Put them back, and those that only their replies know."""
@@ -164,7 +167,7 @@ class _LostMessages:
         for name, row in self._missing.items():
             near = children.get(name) or self._nodes.get(row["parent"] or "") or {}
             row["role"] = row["role"] or _OTHER.get(near.get("role") or "", "user")
-            row["text"] = LOST if _text(row["text"]) is None else row["text"]
+            row["text"] = LOST if row["text"] is None else row["text"]
             row |= {"thinking": "", "state": "complete", "created": near.get("created", 0.0), "model": ""}
         self._nodes |= {name: row for name, row in self._missing.items() if row["chat"] is not None}
 
