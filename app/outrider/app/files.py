@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ def make_folder(folder: Path) -> None:
 
 def write(path: Path, data: bytes, mode: int = FILE) -> None:
     """Write a file, all of it or nothing; ANYONE leaves the mode to the system. Raises OSError that names it."""
-    unready = path.with_name(f".{path.name}.{os.getpid()}.part")
+    unready = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     with naming(path):
         try:
             unready.unlink(missing_ok=True)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from store_support import chat, report, says
 
-from outrider.app.store import opening, salvage
+from outrider.app.store import salvage
 from outrider.app.store.chats import Store
 from outrider.app.store.placing import LOST, Loss
 from outrider.app.store.problems import Damaged, StoreError
 from outrider.app.store.records import Answer, Node
-from outrider.app.store.writers import Writers
+from outrider.app.store.writers import Writers, writers_of
 
 PAGE = 4096
 CHATS = 60
@@ -189,7 +189,7 @@ def test_the_log_of_a_program_that_was_killed_is_read_too(stored: Path, tmp_path
 def test_another_window_is_not_disturbed(stored: Path) -> None:
     spoil(stored, pages_of(stored, "node", "leaf")[3])
     data = stored.read_bytes()
-    other = Writers(opening.writers_of(stored))
+    other = Writers(writers_of(stored))
     try:
         with Store.open(stored, patience=0.01) as store:
             assert isinstance(store.trouble, Damaged) and "then start again" in store.trouble.hint

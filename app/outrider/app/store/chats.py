@@ -15,10 +15,10 @@ from outrider.app import files
 from outrider.app.store import rows, schema, search
 from outrider.app.store.codec import count
 from outrider.app.store.ids import new_id
-from outrider.app.store.opening import PATIENCE, Opened, open_copy, open_file, store_path, writers_of
+from outrider.app.store.opening import PATIENCE, Opened, open_copy, open_file, store_path
 from outrider.app.store.problems import StoreError, explain
 from outrider.app.store.records import Attachment, Chat, Deleted, Hit, Kept, Node, Row, Settings, Whole, short, title_of
-from outrider.app.store.writers import Unshared, Writers
+from outrider.app.store.writers import Unshared, Writers, writers_of
 from outrider.core.base.protocol import Report
 
 

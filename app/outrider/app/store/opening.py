@@ -15,6 +15,7 @@ from pathlib import Path
 from outrider.app import files
 from outrider.app.store import schema
 from outrider.app.store.problems import READABLE, Busy, Damaged, StoreError, advice, explain, unwritable
+from outrider.app.store.writers import writers_of
 from outrider.core.base import paths
 
 PATIENCE = 2.0  # seconds to wait for another program that writes
@@ -31,11 +32,6 @@ _NONE = "Nothing of it can be read here, and what you write now is not saved in 
 def store_path() -> Path:
     """Where the chats lie."""
     return paths.data_dir() / "chats.db"
-
-
-def writers_of(path: Path) -> Path:
-    """The folder that says who has the store at `path` open."""
-    return path.with_name(f"{path.stem}.writers")
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from typing import Any, Protocol, get_args
 import msgspec
 
 from outrider.app.store import rows as coding
-from outrider.app.store.ids import new_id
 from outrider.app.store.records import Settings, State, title_of
 
 LOST = "(This message is lost: the part of the disk with it was damaged.)"
@@ -134,6 +133,7 @@ class _LostMessages:
         self._nodes, self._parts = rows.nodes, parts
         self._ids, self._chats, self._parents = (indexes["node", key].keys for key in ("id", "chat", "parent"))
         self._missing: dict[str, Row] = {}
+        self._nameless = 0  # lost messages whose id is lost too
         self.count = 0
 
     def find(self, sound_rows: Mapping[int, Row]) -> None:
@@ -143,12 +143,16 @@ class _LostMessages:
             name = self._ids.get(number) or part.get("id")
             if name in self._nodes:
                 continue
-            self.count += _text(part.get("text")) is None
-            chat = self._chats.get(number) or part.get("chat")
-            if chat is not None:
-                parent = self._parents.get(number) or _text(part.get("parent"))
-                row = {"n": number, "id": name or new_id(), "chat": chat, "parent": parent}
-                self._missing[row["id"]] = row | {key: part.get(key) for key in ("role", "text")}
+            text = _text(part.get("text"))
+            if text is not None and ("\ufffd" in text or "\0" in text):  # noise of a damaged page
+                text = None
+            self.count += text is None
+            parent = self._parents.get(number) or _text(part.get("parent"))
+            if name is None:
+                self._nameless += 1
+                continue
+            row = {"n": number, "id": name, "chat": self._chats.get(number) or part.get("chat"), "parent": parent}
+            self._missing[name] = row | {"role": part.get("role"), "text": text}
 
     def put_back(self) -> None:
         """Put them back, and those that only their replies know."""
@@ -157,13 +161,28 @@ class _LostMessages:
         for name, child in children.items():
             if name not in self._nodes and name not in self._missing:
                 self._missing[name] = {"id": name, "chat": child["chat"], "parent": None, "role": None, "text": None}
-                self.count += 1
+                self.count += self._nameless == 0  # else it is one of those, and counted
+                self._nameless -= self._nameless > 0
+        self._find_chats(children)
         for name, row in self._missing.items():
             near = children.get(name) or self._nodes.get(row["parent"] or "") or {}
             row["role"] = row["role"] or _OTHER.get(near.get("role") or "", "user")
-            row["text"] = LOST if _text(row["text"]) is None else row["text"]
+            row["text"] = LOST if row["text"] is None else row["text"]
             row |= {"thinking": "", "state": "complete", "created": near.get("created", 0.0), "model": ""}
-        self._nodes |= self._missing
+        self._nodes |= {name: row for name, row in self._missing.items() if row["chat"] is not None}
+
+    def _find_chats(self, children: Mapping[str, Row]) -> None:
+        """A message is in the chat of its replies, and of what it replies to."""
+        homeless = {name: row for name, row in self._missing.items() if row["chat"] is None}
+        while homeless:
+            for name, row in homeless.items():
+                above = row["parent"] or ""
+                near = (children.get(name), self._nodes.get(above), self._missing.get(above))
+                row["chat"] = next((one["chat"] for one in near if one is not None and one["chat"] is not None), None)
+            left = {name: row for name, row in homeless.items() if row["chat"] is None}
+            if len(left) == len(homeless):
+                return
+            homeless = left
 
 
 def _put_back_chats(rows: Rows, parts: Mapping[int, Row], index: Keys, sound_rows: Mapping[int, Row]) -> int:

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from outrider.app import files
 from outrider.app.store import schema
-from outrider.app.store.opening import writers_of
 from outrider.app.store.placing import Loss
 from outrider.app.store.problems import Busy, StoreError, copies_of
 from outrider.app.store.salvage import fill, salvage
-from outrider.app.store.writers import Writers, take
+from outrider.app.store.writers import Writers, take, writers_of
 
 
 @contextmanager

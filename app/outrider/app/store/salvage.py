@@ -21,6 +21,7 @@ from outrider.app.store import schema
 from outrider.app.store.placing import Loss, Row, Rows, alike, place, sound
 
 _PAGE = 4096  # bytes, of every store
+_FIRST = 64  # pages: the root of every table and index is on one of them
 _LEAF = 0x0D  # the first byte of a page with rows
 _INDEXES = (
     ("chat", "sqlite_autoindex_chat_1", "id"),
@@ -121,8 +122,11 @@ def _with_fresh_header(image: bytes) -> bytes:
 
 
 def _with_page_count(image: bytes) -> bytes:
-    """With as many whole pages as the header says."""
-    data = bytearray(image) + bytes(-len(image) % _PAGE)
+    """With as many whole pages as the header says; in place of those that are cut off are empty ones."""
+    pages = -(-len(image) // _PAGE)
+    claimed = int.from_bytes(image[28:32], "big")
+    pages = max(pages, min(claimed, 4 * pages), _FIRST)
+    data = bytearray(image) + bytes(pages * _PAGE - len(image))
     data[28:32] = (len(data) // _PAGE).to_bytes(4, "big")
     data[92:96] = data[24:28]  # says that the number of pages holds
     return bytes(data)
@@ -225,7 +229,7 @@ class _Reader:
         entries = Index()
 
         def note(number: int, value: object) -> None:
-            if isinstance(value, str | None):
+            if number > 0 and (value is None or (isinstance(value, str) and "\0" not in value)):
                 entries.keys.setdefault(number, value)
 
         sql = f"SELECT rowid, {key} FROM {table} INDEXED BY {index}"

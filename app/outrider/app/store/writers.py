@@ -28,6 +28,11 @@ def take(descriptor: int) -> bool:
     return True
 
 
+def writers_of(path: Path) -> Path:
+    """The folder that says who has the store at `path` open."""
+    return path.with_name(f"{path.stem}.writers")
+
+
 class Writers:
     """The folder of those files; `me` is this program's name in it."""
 
