@@ -149,12 +149,12 @@ def test_auto_launches_drafted_rounds_ahead(rides: Rides, name: str, settings: S
         ({name: drafter, "silent": Silent()}, told.prompts[:3]),
     ):
         riders, policy = [toys.guard(part, name=title) for title, part in parts.items()], Clocked()
-        auto, talk = {"auto": Composite(riders, policy)}, ChatCache(there)
+        auto, cache = {"auto": Composite(riders, policy)}, ChatCache(there)
         seen = list[RoundResult]()
         for turn, prompt in enumerate(prompts):
             how: dict[str, Any] = {"settings": settings, "limit": 48}
             plain = toys.answer(ChatCache(told.target()), prompt, **how).token_ids
-            done = rides.answer(talk, prompt, auto, policy=policy, tokens=None, **how)
+            done = rides.answer(cache, prompt, auto, policy=policy, tokens=None, **how)
             assert done.text == plain
             seen += done.rounds[1:] if turn else []
         assert not any(rider.failed for rider in riders)

@@ -393,9 +393,9 @@ WRITES: dict[str, Callable[[Any, Any], object]] = {
 
 @pytest.mark.parametrize("way", list(WRITES))
 def test_what_a_drafter_from_outside_may_only_read_it_cannot_write(way: str) -> None:
-    want, talk, notes = toys.answer(ChatCache(toys.target()), PROMPT), ChatCache(toys.target()), list[str]()
-    drafter = Writes(read_only(talk.target), WRITES[way])
-    got = toys.answer(talk, PROMPT, toys.guard(drafter, trusted=False, notes=notes))
+    want, cache, notes = toys.answer(ChatCache(toys.target()), PROMPT), ChatCache(toys.target()), list[str]()
+    drafter = Writes(read_only(cache.target), WRITES[way])
+    got = toys.answer(cache, PROMPT, toys.guard(drafter, trusted=False, notes=notes))
     assert got.token_ids == want.token_ids
     assert len(notes) == 1 and "failed in propose" in notes[0]
 

@@ -63,7 +63,7 @@ def test_a_snapshot_outlives_the_captured_pass_that_it_came_from(kind: str) -> N
             target.forward(ids)
             target.commit(target.length + len(ids))
             if ids is prompt or len(ids) == 1:
-                target.keep()
+                target.snapshot()
         rows = []
         for length in (6, 5):
             assert target.rewind(length) == length

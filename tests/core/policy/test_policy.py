@@ -472,8 +472,8 @@ def test_auto_does_without_it_and_its_name_brings_it_back() -> None:
         DrafterRow(name="d", usable=True, fit="exact", where="shipped"),
     ]
     policy, engine = machine(), Engine()
-    talk = SimpleNamespace(target=SimpleNamespace(info=None), drafters=DrafterPool())
-    model: Any = SimpleNamespace(rows=rows, policy=policy, talk=talk)
+    cache = SimpleNamespace(target=SimpleNamespace(info=None), drafters=DrafterPool())
+    model: Any = SimpleNamespace(rows=rows, policy=policy, cache=cache)
 
     def riders(name: str) -> tuple[str, ...]:
         return engine._riders(model, DrafterChoice(name=name), None, None)[0]

@@ -109,7 +109,7 @@ def model(*names: str) -> Any:
         DrafterRow(name=name, usable=True, fit="exact", where="shipped", gain=1.0 + number)
         for number, name in enumerate(names)
     ]
-    return SimpleNamespace(rows=rows, policy=Policy(), talk=ChatCache(toys.target()), refused=[], choice=None)
+    return SimpleNamespace(rows=rows, policy=Policy(), cache=ChatCache(toys.target()), refused=[], choice=None)
 
 
 def ask(

@@ -46,7 +46,7 @@ class Rounds:
         """Who drafts in the round behind the one at hand and how many tokens, 0 for a plain one; None: that is not known yet."""
         self._seen = Tokens(tokens)  # by drafters
         self._ahead = ahead
-        self._async = AsyncRounds.of(target.lane, sampler)
+        self._async = AsyncRounds.of(target.graph_runner, sampler)
         self._on_host = set[str]()  # whose drafts of the device are trees, which this target does not take
         self._broken = False  # whether the last draft of the device was no numbers, so that the host is to look into it
 
@@ -104,14 +104,14 @@ class Rounds:
         if author is not None:
             self._broken = launched.broken
             if own and drafter is not None:
-                drafter.rode(author)
+                drafter.drafted_by(author)
         if done is None:  # the host has to choose
             rounds.forget()
             return self._verify_here(drafter, launched.draft if own else NO_DRAFT)
         if author is None and len(draft):
             done.verify_s = time.perf_counter() - began
         if len(done.draft) and launched.listener is not None:
-            done.drafter = (author or launched.listener).riding
+            done.drafter = (author or launched.listener).active
         done.on_device = author is not None
         self._commit(drafter, done, known=own)
         return done
@@ -132,7 +132,7 @@ class Rounds:
         tokens, exited = taken.tokens.tolist(), result.from_exit
         done = RoundResult(tokens, path, draft, result.logits, hidden, taken.choices, from_exit=exited)
         if drafter is not None and len(draft):
-            done.drafter = drafter.riding
+            done.drafter = drafter.active
         self._commit(drafter, done)
         return done
 

@@ -93,7 +93,7 @@ class DecoderState:
         logits = self._feed(ids)
         assert logits is not None
         if self.cache.forgets:
-            self.cache.keep()  # where the next round's true tokens differ from this one's draft, it begins again here
+            self.cache.snapshot()  # where the next round's true tokens differ from this one's draft, it begins again here
         return logits
 
     def step(self, ids: list[int]) -> Tensor:

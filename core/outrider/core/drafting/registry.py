@@ -302,7 +302,7 @@ class ActiveDrafter(Protocol):
     def failed(self) -> bool: ...  # whether it has been switched off
 
     @property
-    def riding(self) -> str: ...  # who made the last draft
+    def active(self) -> str: ...  # who made the last draft
 
     @property
     def parts(self) -> tuple[str, ...]: ...  # all that may draft
@@ -335,7 +335,7 @@ class ActiveDrafter(Protocol):
         """As `DeviceDrafter`; asked of what `on_device` gave."""
         ...
 
-    def rode(self, author: GuardedDrafter | None) -> None:
+    def drafted_by(self, author: GuardedDrafter | None) -> None:
         """The round that `advance` will tell of next had a draft of that one, or none, whatever was chosen since."""
 
     def states_of(self, author: GuardedDrafter, hidden: Tensor | None) -> Tensor | None:
@@ -376,7 +376,7 @@ class GuardedDrafter:
         self.line = line if isinstance(line, int) else None
 
     @property
-    def riding(self) -> str:
+    def active(self) -> str:
         """Itself."""
         return self.name
 
@@ -451,7 +451,7 @@ class GuardedDrafter:
         self._whole = None
         return draft
 
-    def rode(self, author: GuardedDrafter | None) -> None:
+    def drafted_by(self, author: GuardedDrafter | None) -> None:
         """As `ActiveDrafter`: it is always itself."""
 
     def states_of(self, author: GuardedDrafter, hidden: Tensor | None) -> Tensor | None:

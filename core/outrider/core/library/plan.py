@@ -122,12 +122,12 @@ def used(checkpoint: Checkpoint) -> list[str]:
 
 def rows_kept(window: int, context: int) -> int:
     """Rows of keys and values that a layer of this window keeps (0: it sees all) where `context` tokens have to fit."""
-    from outrider.core.model.cache.layout import span
+    from outrider.core.model.cache.layout import padded
     from outrider.core.model.cache.states import MAX_DRAFT_ROWS, RINGS
 
-    ring = span(window - 1 + MAX_DRAFT_ROWS)
+    ring = padded(window - 1 + MAX_DRAFT_ROWS)
     capacity = context + MAX_DRAFT_ROWS
-    return ring if window and capacity > RINGS * ring else span(capacity)
+    return ring if window and capacity > RINGS * ring else padded(capacity)
 
 
 def states(spec: TargetSpec, context: int, dtype_name: str) -> int:

@@ -133,7 +133,7 @@ class _Measuring:
         reports = self._prompting.together(prompts, choice)
         seconds = time.perf_counter() - began
         tokens = sum(len(report.token_ids) for report in reports)
-        target, asked = self._model.talk.target, (self._prompting.request(one, choice) for one in prompts)
+        target, asked = self._model.cache.target, (self._prompting.request(one, choice) for one in prompts)
         rooms = (room(self._engine.order(self._model, one, began), target) for one in asked)
         return figures.Together(
             count=count,
@@ -146,7 +146,7 @@ class _Measuring:
 
     def _timed(self) -> dict[int, figures.Curve]:
         """Milliseconds of a pass by rows with nothing around it, the widths in turn; the first round warms up."""
-        target = self._model.talk.target
+        target = self._model.cache.target
         self._engine.forget()
         target.forward(list(range(BEFORE)), last=True)
         target.commit(BEFORE)
@@ -234,7 +234,7 @@ class _Measuring:
 
     def _memory(self) -> dict[str, Any]:
         """Bytes: the most that was taken, weights, states, and what drafters say that they take."""
-        target = self._model.talk.target
+        target = self._model.cache.target
         rows = {row.name: row.nbytes for row in self._model.rows}
         return {
             "peak": peak(target.device),

@@ -324,7 +324,7 @@ class _Job:
         assert model is not None
 
         def watch(done: RoundResult, sampler: Sampler) -> None:
-            first = len(model.talk.tokens) - len(done.tokens) - len(place.order.ids)
+            first = len(model.cache.tokens) - len(done.tokens) - len(place.order.ids)
             if first <= at < first + len(done.tokens):
                 path = done.tokens[: at - first]
                 gaps.append(place.gap(done.logits[done.rows[at - first]], sampler, path))
@@ -333,7 +333,7 @@ class _Job:
         control = Quiet(lambda: bool(gaps) or self._cancelled())
         self._engine.forget()
         choose = self._engine.chooser(model, generate, self._say, control)
-        report = Answer(order, model.talk, model.policy, choose, lambda event: None).run(control)
+        report = Answer(order, model.cache, model.policy, choose, lambda event: None).run(control)
         if self._cancelled():
             raise Cancelled
         again = report.token_ids[: at + 1] == place.prefix + ([] if said is None else [said])
@@ -352,7 +352,7 @@ class _Job:
     def _fp32_gap(self, place: _Place) -> float | None:
         model = self._engine.model
         assert model is not None
-        target, ids = model.talk.target, [*place.order.ids, *place.prefix]
+        target, ids = model.cache.target, [*place.order.ids, *place.prefix]
         self._engine.forget()
         sampler = Sampler(place.order.settings, Noise(place.order.seed), place.order.ids)
         sampler.commit(place.prefix)
@@ -368,14 +368,14 @@ class _Job:
         self._say(Progress(self._request.id, phase, done, total, unit, note))
 
 
-def _pinned(choice: DrafterChoice, rider: ActiveDrafter | None) -> DrafterChoice:
+def _pinned(choice: DrafterChoice, drafter: ActiveDrafter | None) -> DrafterChoice:
     """As many tokens each round as are usual: a policy might find that drafting does not pay, and then nothing would be compared.
 
     Where several compete, that is part of what is compared.
     """
-    if choice.tokens is not None or choice.name == "auto" or rider is None or len(rider.parts) > 1:
+    if choice.tokens is not None or choice.name == "auto" or drafter is None or len(drafter.parts) > 1:
         return choice
-    return msgspec.structs.replace(choice, tokens=usual(rider.shape))
+    return msgspec.structs.replace(choice, tokens=usual(drafter.shape))
 
 
 def _modes(request: Verify) -> dict[Mode, Sampling]:

@@ -1,7 +1,7 @@
-"""The lane of one conversation: passes of a few fixed widths whose start only the device knows, each captured once.
+"""The graph runner of one conversation: passes of a few fixed widths whose start only the device knows, each captured once.
 
-A draft is filled up to the next width of the ladder; what stands behind it is scratch. The host tells the lane where the
-conversation stands (`stand`) only when the two have come apart.
+A draft is filled up to the next width of the ladder; what stands behind it is scratch. The host tells the runner where the
+conversation stands (`seek`) only when the two have come apart.
 
 Letters: `W` rows of a pass, `V` vocabulary, `d` width of the model.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outrider.core.model.cache.layout import DeviceStart, Tree, TreeLayout, layout_of, span
+from outrider.core.model.cache.layout import DeviceStart, Tree, TreeLayout, layout_of, padded
 from outrider.core.model.cache.states import Cache, Recurrent
 
 from .capture import Capture, Job
@@ -90,7 +90,7 @@ class DraftInputs:
 
 @dataclass(slots=True)
 class CapturedPass:
-    """One pass of the lane: what it reads, what it left."""
+    """One pass of the runner: what it reads, what it left."""
 
     inputs: DraftInputs
     run: Job = lambda: None
@@ -142,19 +142,19 @@ class GraphRunner:
 
     def end(self, length: int, width: int) -> int:
         """Rows that full attention reads at a length: all of them where that costs nothing, else the next of a few."""
-        whole = span(self.cache.capacity)
+        whole = padded(self.cache.capacity)
         return whole if self.fixed or self.decoder.reads_what_is_there else reach(length + width, whole)
 
     @torch.inference_mode()
-    def stand(self, length: int, root: int) -> None:
+    def seek(self, length: int, root: int) -> None:
         """Here stands the conversation: `length` committed tokens, and the newest one."""
         if self._stands != (length, root):
             self.base.fill_(length)
             self.root.fill_(root)
             self._stands = length, root
-        self.cache.hold()  # other passes may have put states elsewhere since
+        self.cache.pin()  # other passes may have put states elsewhere since
 
-    def moved(self, to: tuple[int, int] | None) -> None:
+    def advanced(self, to: tuple[int, int] | None) -> None:
         """The device has moved on by itself, to a place that the host knows by now, or not yet."""
         self._stands = to
 
@@ -162,7 +162,7 @@ class GraphRunner:
         """The pass of a key, captured when it is first asked for."""
         if key not in self._passes:
             made = build()
-            made.run = self.capture.job(made.run, (self.base, self.root, *self.cache.held))
+            made.run = self.capture.job(made.run, (self.base, self.root, *self.cache.pinned))
             self._passes[key] = made
         return self._passes[key]
 
@@ -190,11 +190,11 @@ class GraphRunner:
             made.run = work
             return made
 
-        self.stand(length, ids[0])
+        self.seek(length, ids[0])
         made = self.captured(("pass", width, end, states), build)
         made.inputs.write(ids, parents)
         made.run()
-        self.cache.resume(made.afters, width)
+        self.cache.replayed(made.afters, width)
         assert made.logits is not None
         hidden = None if made.hidden is None else made.hidden[: len(ids)]
         return Pass(made.logits[: len(ids)], hidden)
@@ -212,5 +212,5 @@ class GraphRunner:
         if key not in self._early:
             self._early[key] = self.capture.function(work, (ids, at))
         made = self._early[key](ids, at)
-        self.cache.resume((), start + rows - self.cache.length)
+        self.cache.replayed((), start + rows - self.cache.length)
         return made

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outrider.core.base.model_info import ModelInfo
 from outrider.core.model.cache.early_exit import EarlyStates
-from outrider.core.model.cache.layout import PaddedStart, span, tree_of
+from outrider.core.model.cache.layout import PaddedStart, padded, tree_of
 from outrider.core.model.cache.states import MAX_DRAFT_ROWS, Cache, KVCache
 from outrider.core.model.kernels.forms import WeightFormat
 
@@ -27,7 +27,7 @@ HALF = 0.75  # share of the bytes of plain weights up to which it has about 8
 class TargetModel:
     """Implements `drafting.Target`. Ids come in as lists, the length is moved by `commit` and `rewind` alone.
 
-    On a GPU, or with a `capture`, passes that decode take the `lane`. `exact`: exact mode, for drafts of so many tokens.
+    On a GPU, or with a `capture`, passes that decode take the `graph_runner`. `exact`: exact mode, for drafts of so many tokens.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TargetModel:
         """Rows of every pass that decodes; 0: as many as there are to decode."""
         self.most = self.width or MAX_DRAFT_ROWS
         """Rows of the widest pass that decodes: the root, and the longest draft."""
-        self.lane = (
+        self.graph_runner = (
             None if capture is None else GraphRunner(decoder, self.cache, capture, lines=self.exact, fixed=self.width)
         )
         self._apart = (
@@ -89,14 +89,14 @@ class TargetModel:
         return self.cache.trees and not self.exact
 
     @contextmanager
-    def standing(self, cache: Cache) -> Iterator[None]:
+    def using(self, cache: Cache) -> Iterator[None]:
         """Meanwhile this is the target of another conversation, whose states are in `cache`; its passes are not captured."""
-        before = self.cache, self.lane
-        self.cache, self.lane = cache, None
+        before = self.cache, self.graph_runner
+        self.cache, self.graph_runner = cache, None
         try:
             yield
         finally:
-            self.cache, self.lane = before
+            self.cache, self.graph_runner = before
 
     def forward(
         self,
@@ -116,8 +116,8 @@ class TargetModel:
         if self.width and not last and len(ids) > self.width:
             raise ValueError(f"{len(ids)} rows where a pass has {self.width}")
         listed = not isinstance(ids, Tensor)
-        if self.lane is not None and not last and (listed or self.width) and len(ids) <= MAX_DRAFT_ROWS:
-            return self.lane.forward(ids if listed else ids.tolist(), parents, self._states)
+        if self.graph_runner is not None and not last and (listed or self.width) and len(ids) <= MAX_DRAFT_ROWS:
+            return self.graph_runner.forward(ids if listed else ids.tolist(), parents, self._states)
         early = None
         if self.cache.early_states is not None:
             early = None if isinstance(ids, Tensor) or parents is not None else self._reusable(ids)
@@ -141,7 +141,7 @@ class TargetModel:
     def _fixed(self, ids: Tensor, states: Sequence[int]) -> Pass:
         """The pass of a chain, filled up to the width; what stands behind the chain is scratch."""
         rows = ids.shape[0]
-        start = PaddedStart(self.length, span(self.cache.capacity), rows)
+        start = PaddedStart(self.length, padded(self.cache.capacity), rows)
         made = self.decoder.still(filled(ids.to(self.device), self.width), self.cache, start, states=states)
         return Pass(made.logits[:rows], None if made.hidden is None else made.hidden[:rows])
 
@@ -153,9 +153,9 @@ class TargetModel:
         """Back to `length`, or to the nearest earlier length whose state is known; returns which."""
         return self.cache.rewind(length)
 
-    def keep(self) -> None:
+    def snapshot(self) -> None:
         """Remember the state at the committed length, for later rewinds; free where states can be cut."""
-        self.cache.keep()
+        self.cache.snapshot()
 
     def embed(self, ids: Tensor) -> Tensor:
         """[n] -> [n, d] with the target's own scale."""
@@ -179,8 +179,8 @@ class TargetModel:
 
     def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
         """Residual [n, d] after the first layers, good until the next call; what they write is scratch."""
-        if self.lane is not None and ids.shape[0] <= MAX_DRAFT_ROWS and not self.cache.forgets:
-            return self.lane.early(ids, start, layers)
+        if self.graph_runner is not None and ids.shape[0] <= MAX_DRAFT_ROWS and not self.cache.forgets:
+            return self.graph_runner.early(ids, start, layers)
         made = self.decoder.early(ids, self.cache, start, layers, self._states)
         self.cache.early_states = self._record_early(ids, start, layers, made)
         return made[layers].clone()  # drafters may write to it
@@ -192,7 +192,7 @@ class TargetModel:
         at the committed one; where exact mode gives all passes one width; and on a GPU: a draft and its pass read the same
         weights either way, and rows cost next to nothing there.
         """
-        if self.lane is not None or self.device.type != "cpu" or self.width or self.cache.forgets:
+        if self.graph_runner is not None or self.device.type != "cpu" or self.width or self.cache.forgets:
             return None
         early, before, rows = EarlyStates(layers, ids.tolist(), made), self.cache.early_states, start - self.length
         if rows == 0:

@@ -46,8 +46,8 @@ class Calibrator:
 
         Raises Cancelled.
         """
-        lane = self._target.lane
-        policy = Policy(None if lane is None else lane.wide)
+        runner = self._target.graph_runner
+        policy = Policy(None if runner is None else runner.wide)
         self.choose_threads(threads, SAMPLES if known is None else LOOKS)
         if known is None or not self._recalled(policy, known):
             self.measure(policy)
@@ -128,7 +128,7 @@ class Calibrator:
         """
         if known.threads != torch.get_num_threads():
             return False
-        captured = self._target.lane is not None  # else the first rounds of an answer would pay for it
+        captured = self._target.graph_runner is not None  # else the first rounds of an answer would pay for it
         for rows in self._widths() if captured else ():
             self.timed(rows)
         rows = next((one for one in CHECKED if one in known.passes and one <= self._target.most), None)

@@ -81,13 +81,13 @@ class ChatCache:
         """The first `length` tokens of a prompt of `end` are committed; the next one will share its first `stable`."""
         if not self.target.exact:
             if length == stable:
-                self.target.keep()
+                self.target.snapshot()
         elif length % CHUNK == 0:
             self.whole = length
             if length + CHUNK > end:
-                self.target.keep()
+                self.target.snapshot()
 
-    def hear(self, drafter: ActiveDrafter | None, end: int, hidden: Tensor | None) -> None:
+    def observe(self, drafter: ActiveDrafter | None, end: int, hidden: Tensor | None) -> None:
         """Tell a drafter the tokens up to `end` that it has not heard of; `hidden` belongs to the last of them."""
         if drafter is not None and drafter.known < end:
             fresh = torch.tensor(self.tokens[drafter.known : end])

@@ -79,7 +79,7 @@ class Composite:
         return tuple(part.name for part in self._parts if not part.failed)
 
     @property
-    def riding(self) -> str:
+    def active(self) -> str:
         """Who made the last draft, or was asked for it; "none" where nobody was."""
         return self._riding.name if self._riding is not None else "none"
 
@@ -158,7 +158,7 @@ class Composite:
         """Never called: a part is asked."""
         return None
 
-    def rode(self, author: GuardedDrafter | None) -> None:
+    def drafted_by(self, author: GuardedDrafter | None) -> None:
         """As `ActiveDrafter`."""
         self._riding = next((part for part in self._parts if part is author), None)
         self._open = self._riding is not None

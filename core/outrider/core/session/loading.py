@@ -41,7 +41,7 @@ class Model:
 
     choice: ModelChoice
     tokenizer: Tokenizer
-    talk: ChatCache
+    cache: ChatCache
     rows: list[DrafterRow]
     sampling: Sampling  # the model's own defaults
     loaded: Loaded

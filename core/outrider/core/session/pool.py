@@ -124,7 +124,7 @@ class PooledDrafter(GuardedDrafter):
         offers, self._offers = self._offers, []
         found = list[tuple[Scored, list[float] | None]]()
         for shadow, sure in offers:
-            for scored in shadow.heard(start, tokens):
+            for scored in shadow.score(start, tokens):
                 found.append((scored, sure))
             if not shadow.wants:
                 self._offers.append((shadow, sure))

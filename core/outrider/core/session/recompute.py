@@ -34,7 +34,7 @@ def give_states(target: TargetModel, tokens: Sequence[int], drafter: ActiveDraft
     if drafter.failed or all(FEW * drafter.lacking(reach) <= reach for reach in reaches):
         return
     first, states = len(tokens) - 1 - count, list[Tensor]()
-    with target.standing(target.decoder.new_cache(count)):
+    with target.using(target.decoder.new_cache(count)):
         for at in range(first, len(tokens) - 1, CHUNK):
             chunk = tokens[at : min(at + CHUNK, len(tokens) - 1)]
             made = target.forward(chunk, last=True, states=drafter.needs.hidden).hidden  # [S, states, d]

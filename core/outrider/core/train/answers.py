@@ -252,7 +252,7 @@ def _ask(
     request = Generate(number, choice, messages, raw, sampling, DrafterChoice(name="none"))
     assert engine.model is not None
     ids = engine.prompt_ids(engine.model, request)
-    room = min(manner.longest, engine.model.talk.target.context) - len(ids)
+    room = min(manner.longest, engine.model.cache.target.context) - len(ids)
     if room < LEAST:
         return None
     sampling.max_tokens = min(manner.most, room)

@@ -67,7 +67,7 @@ class Acceptance(msgspec.Struct):
             self.right[level] += level < accepted
 
 
-def ride(
+def measure_acceptance(
     drafter: ActiveDrafter,
     teacher: Teacher,
     texts: Sequence[Kept],
@@ -77,7 +77,7 @@ def ride(
     """Draft up to `nodes` tokens at every place that a round would begin at in `texts`."""
     made, target = Acceptance(), teacher.target
     live = bool(drafter.needs.early or drafter.needs.kv)
-    with target.standing(target.decoder.new_cache(teacher.longest + MAX_DRAFT_ROWS)) if live else nullcontext():
+    with target.using(target.decoder.new_cache(teacher.longest + MAX_DRAFT_ROWS)) if live else nullcontext():
         for text in texts:
             if cancelled():
                 break

@@ -9,12 +9,12 @@ from outrider.core.drafting import Target
 from outrider.core.drafting.files import DraftFiles, further_layers
 from outrider.core.drafting.layers import DraftLayers, WeightReader, load_layers
 
-from .chain import Chain, Layer
 from .layout import COPIES, Layout, find
 from .readings import CHAIN, told
+from .sequential import Layer, SequentialDrafter
 
 
-def load(target: Target, files: DraftFiles, options: Mapping[str, object]) -> Chain:
+def load(target: Target, files: DraftFiles, options: Mapping[str, object]) -> SequentialDrafter:
     """The prediction layers in a checkpoint, kept as the target's are. Raises ModelError, BrokenFileError, UsageError."""
     layout = find(files.holds, target.info.layers)
     if layout is None:
@@ -31,7 +31,7 @@ def load(target: Target, files: DraftFiles, options: Mapping[str, object]) -> Ch
             f"{files.name} has a prediction layer of another kind: nothing is known of its tensor {min(left)}.",
             "Take another drafter, or open an issue with the model's name.",
         )
-    return Chain(target, layers, raw=chosen["state"] == "raw", prenorm=chosen["feedback"] == "prenorm")
+    return SequentialDrafter(target, layers, raw=chosen["state"] == "raw", prenorm=chosen["feedback"] == "prenorm")
 
 
 def _layer(read: WeightReader, layout: Layout, index: int, layer: DraftLayers) -> Layer:

@@ -23,7 +23,7 @@ SCORES = 1 << 26  # scores that are computed at once where they have to be writt
 Tables = dict[tuple[RopeSpec, int], tuple[Tensor, Tensor]]  # by rope and head size: cos and signed sin [C, h]
 
 
-def span(length: int) -> int:
+def padded(length: int) -> int:
     """Rows that a pass reads for `length` tokens, the rest masked.
 
     Sums over a row of scores are split by its length; with a length that only grows in steps, and masked entries that add
@@ -156,7 +156,7 @@ class PassLayout:
             self.still, self.start = False, start.start if isinstance(start, PaddedStart) else start
             self.stop = self.start + rows
             self.end = (
-                start.end if isinstance(start, PaddedStart) else span(self.stop)
+                start.end if isinstance(start, PaddedStart) else padded(self.stop)
             )  # rows that full attention reads
             self.index = torch.arange(self.start, self.stop, device=device)
         self.positions = self.index if tree is None else tree.positions[-rows:]  # [S]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .early_exit import EarlyStates
-from .layout import PassLayout, span
+from .layout import PassLayout, padded
 
 Count = int | Tensor  # tokens; [1] where only the device knows
 MAX_DRAFT_ROWS = 64  # rows of the widest draft; wider passes are prefill, which is committed whole
@@ -60,7 +60,7 @@ class State(Protocol):
 
 
 class KVCache:
-    """Rows by position, [span(capacity), ...]: keys, values, latents. Those at and beyond the length are scratch."""
+    """Rows by position, [padded(capacity), ...]: keys, values, latents. Those at and beyond the length are scratch."""
 
     cut = True
 
@@ -176,8 +176,8 @@ class SlidingKVCache(KVCache):
         where.wide = self, seen
         return seen
 
-    def stood(self, length: int, stop: int) -> None:
-        """As `Cache.stood`."""
+    def advanced(self, length: int, stop: int) -> None:
+        """As `Cache.advanced`."""
         self.wrote(stop)
 
     def wipe(self, length: int) -> None:
@@ -222,10 +222,10 @@ class SlidingKVCache(KVCache):
 
 def new_rows(room: CacheConfig, *shapes: tuple[int, ...], window: int = 0) -> KVCache:
     """The state of a layer that keeps rows of these shapes: a ring where it slides and that saves memory."""
-    ring = span(window - 1 + room.slack)
+    ring = padded(window - 1 + room.slack)
     if window and room.capacity > room.rings * ring:
         return SlidingKVCache(ring, shapes, window, room)
-    return KVCache(span(room.capacity), shapes, window, room)
+    return KVCache(padded(room.capacity), shapes, window, room)
 
 
 class Recurrent:
@@ -265,7 +265,7 @@ class Recurrent:
         end = after(count)
         self._begin(range(count, count + 1), lambda _: end)
 
-    def hold(self) -> None:
+    def pin(self) -> None:
         """Put the committed state where still passes find and leave it."""
         if not self._held:
             self._held = [part.clone() for part in self.now]
@@ -280,8 +280,8 @@ class Recurrent:
         for place, part in zip(self._held, self.after(count), strict=True):
             place.copy_(part)
 
-    def stood(self, length: int, stop: int) -> None:
-        """As `Cache.stood`."""
+    def advanced(self, length: int, stop: int) -> None:
+        """As `Cache.advanced`."""
         self.length = length
         self._begin(range(0), lambda _: self.now)
 
@@ -352,11 +352,11 @@ class Cache:
                 raise ValueError(f"no state is known after {length} tokens")
         self.length, self.early_states = length, None
 
-    def hold(self) -> None:
+    def pin(self) -> None:
         """Get ready for still passes: every state lies where it will stay."""
         for state in self._bound:
             if isinstance(state, Recurrent):
-                state.hold()
+                state.pin()
 
     def settle(self, base: Tensor, count: Tensor, path: Tensor | None = None) -> None:
         """Within a still pass from `base` [1] on: its first `count` [1] tokens are true, or of a tree the rows `path` [S].
@@ -370,30 +370,30 @@ class Cache:
                 state.move(base + path, base + torch.arange(path.shape[0], device=path.device))
 
     @property
-    def held(self) -> list[Tensor]:
+    def pinned(self) -> list[Tensor]:
         """What still passes overwrite that is not scratch."""
         return [part for state in self._bound if isinstance(state, Recurrent) for part in state.now]
 
     def afters(self) -> list[tuple[Recurrent, Callable[[Count], list[Tensor]]]]:
-        """What leads on from the last pass, for `resume`."""
+        """What leads on from the last pass, for `replayed`."""
         return [(state, state.after) for state in self._bound if isinstance(state, Recurrent)]
 
-    def resume(self, afters: Sequence[tuple[Recurrent, Callable[[Count], list[Tensor]]]], rows: int) -> None:
+    def replayed(self, afters: Sequence[tuple[Recurrent, Callable[[Count], list[Tensor]]]], rows: int) -> None:
         """A captured pass of so many rows, whose `afters` these are, has run again from the committed length."""
         for state, after in afters:
             state.passed(rows, after)
         for state in self._bound:
             if isinstance(state, SlidingKVCache):
-                state.stood(self.length, self.length + rows)
+                state.advanced(self.length, self.length + rows)
 
-    def stood(self, length: int, stop: int) -> None:
+    def advanced(self, length: int, stop: int) -> None:
         """Still passes have ended: `length` tokens are true, rows up to `stop` were written."""
         for state in self._bound:
             if isinstance(state, Recurrent | SlidingKVCache):
-                state.stood(length, stop)
+                state.advanced(length, stop)
         self.length, self.early_states = length, None
 
-    def keep(self) -> None:
+    def snapshot(self) -> None:
         """Take a snapshot at the committed length, for later rewinds."""
         if self._bound:
             self._kept[self.length] = [state.snapshot(self.length) for state in self._bound]

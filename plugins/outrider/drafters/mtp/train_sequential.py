@@ -51,7 +51,7 @@ class Depth(nn.Module):
         return self.norm(self.block(x, along))
 
 
-class AheadTrainee(Learner):
+class SequentialTrainee(Learner):
     """All layers. Those behind the first are zeros until they become copies of it."""
 
     def __init__(self, teacher: Teacher, settings: Settings, ground: Frozen | Joint, luck: torch.Generator) -> None:

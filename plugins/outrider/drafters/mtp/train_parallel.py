@@ -28,9 +28,9 @@ from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.teacher_in_training import Frozen, Joint
 
-from .heads import open_heads
 from .layout import META, read_settings
 from .learning import Learner, Losses, Settings
+from .parallel import open_heads
 
 OURS = {ours: theirs for theirs, ours in META.items()}
 
@@ -51,7 +51,7 @@ def shape(teacher: Teacher, settings: Settings) -> TargetSpec:
     return TargetSpec("llama", d, spec.vocab, spec.context, spec.eps, (layer,) * settings.depths, tied=False)
 
 
-class BesideTrainee(Learner):
+class ParallelTrainee(Learner):
     """All heads."""
 
     def __init__(

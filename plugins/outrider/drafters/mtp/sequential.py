@@ -67,7 +67,7 @@ class Made(NamedTuple):
     back: Tensor  # [1, d] that is fed back
 
 
-class Chain:
+class SequentialDrafter:
     """Follows one conversation; the layers' rows are fed when a draft is asked for, or when many wait.
 
     `raw`: the target's states are taken before its final norm, `prenorm`: outputs are fed back before `out_norm`.
@@ -107,7 +107,7 @@ class Chain:
         self._drafted = None
         self._later = [max(0, min(fed, self._state.count - 1 - index)) for index, fed in enumerate(self._later)]
 
-    def fork(self) -> Chain:
+    def fork(self) -> SequentialDrafter:
         """Same weights, a copy of the rows."""
         other = copy.copy(self)
         other._state, other._later, other._drafted = self._state.fork(), list(self._later), None
