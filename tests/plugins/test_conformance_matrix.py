@@ -18,7 +18,7 @@ from outrider.core.base.errors import OutriderError
 from outrider.core.conformance import NAMES, check, failures
 from outrider.core.conformance.rig import Ask, Ride, Rig, Run
 from outrider.core.drafting import Context, Draft, Drafter, registry
-from outrider.core.drafting.registry import GuardedDrafter
+from outrider.core.drafting.active import GuardedDrafter
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 

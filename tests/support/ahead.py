@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from outrider.core.decode.round_result import RoundResult
 from outrider.core.decode.rounds import Rounds
 from outrider.core.drafting import Drafter
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.chat_cache import ChatCache

@@ -15,7 +15,7 @@ from torch import Tensor
 from outrider.core.base.errors import OutriderError
 from outrider.core.base.protocol import DrafterChoice, Report
 from outrider.core.drafting import Committed, Context, DeviceContext, Draft, Drafter, ModelInfo, Needs, Shape, Stateless
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block, Weights
 from outrider.core.model.blocks.mlp import Dense

@@ -16,7 +16,7 @@ import toys
 
 from outrider.core.base.errors import DrafterError, UsageError
 from outrider.core.base.protocol import DrafterChoice, DrafterRow
-from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Stateless, Target, registry
+from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Stateless, Target, active, registry
 from outrider.core.policy.policy import Policy
 from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
@@ -114,11 +114,11 @@ def model(*names: str) -> Any:
 
 def ask(
     engine: Engine, here: Any, name: str, notes: list[str] | None = None, **options: Any
-) -> registry.ActiveDrafter | None:
+) -> active.ActiveDrafter | None:
     return engine.drafter(here, DrafterChoice(name=name, options=options), (notes if notes is not None else []).append)
 
 
-def propose(rider: registry.ActiveDrafter | None) -> None:
+def propose(rider: active.ActiveDrafter | None) -> None:
     """Ask for a draft, which some fail at."""
     assert rider is not None
     rider.propose(Context([1, 2], 4, False, None, None, None), 48)  # type: ignore[arg-type]

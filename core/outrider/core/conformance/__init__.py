@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from outrider.core.base.errors import OutriderError
+from outrider.core.drafting.active import GuardedDrafter, is_interrupt, words_of
 from outrider.core.drafting.contract import Draft, Drafter
 from outrider.core.drafting.draft_check import flaw
-from outrider.core.drafting.registry import GuardedDrafter, is_interrupt, words_of
 from outrider.core.model.capture import capture_for
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings

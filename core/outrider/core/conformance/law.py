@@ -10,7 +10,7 @@ from statistics import median
 from torch import Tensor
 
 from outrider.core.decode.rounds import Rounds
-from outrider.core.drafting.registry import GuardedDrafter
+from outrider.core.drafting.active import GuardedDrafter
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.accept import NO_DRAFT, rejection
 from outrider.core.sampling.draft_tree import DraftTree

@@ -10,9 +10,9 @@ import torch
 from outrider.core.base.errors import OutriderError
 from outrider.core.base.protocol import DrafterChoice, Notice, Progress, Report, Step
 from outrider.core.decode.rounds import Rounds
+from outrider.core.drafting.active import GuardedDrafter
 from outrider.core.drafting.contract import Committed as Fact
 from outrider.core.drafting.contract import Context, DeviceContext, Draft, Drafter
-from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.model.capture import Capture
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.policy.policy import Policy

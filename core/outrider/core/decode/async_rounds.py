@@ -18,9 +18,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from outrider.core.drafting.active import ActiveDrafter, GuardedDrafter
 from outrider.core.drafting.contract import Choose, DeviceContext, InFlight
 from outrider.core.drafting.read_only import Tokens
-from outrider.core.drafting.registry import ActiveDrafter, GuardedDrafter
 from outrider.core.model.graph_runner import CapturedPass, DraftInputs, GraphRunner
 from outrider.core.sampling.accept import Accepted, accept
 from outrider.core.sampling.device import Kind, SamplingTensors, kind_of

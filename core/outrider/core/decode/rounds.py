@@ -15,9 +15,9 @@ from functools import partial
 
 import torch
 
+from outrider.core.drafting.active import ActiveDrafter, GuardedDrafter
 from outrider.core.drafting.contract import Committed, Context
 from outrider.core.drafting.read_only import Tokens
-from outrider.core.drafting.registry import ActiveDrafter, GuardedDrafter
 from outrider.core.model.decoder import Pass
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.accept import NO_DRAFT, accept

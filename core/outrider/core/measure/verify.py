@@ -27,7 +27,7 @@ from outrider.core.base.protocol import (
     Verify,
 )
 from outrider.core.decode.round_result import RoundResult
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler
 from outrider.core.session.answer import Answer, AnswerRequest

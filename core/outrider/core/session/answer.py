@@ -28,7 +28,7 @@ from outrider.core.base.protocol import (
 )
 from outrider.core.decode.round_result import RoundResult
 from outrider.core.decode.rounds import Rounds
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.policy.decisions import Candidate, Choice, Drafted, Outcome, UpcomingRound
 from outrider.core.policy.plain import MeteredRound, PlainMeter
 from outrider.core.policy.policy import ALONE, LADDER, Policy

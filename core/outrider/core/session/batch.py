@@ -18,7 +18,7 @@ from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.base.protocol import Done, Event, Notice, Report
 from outrider.core.base.trouble import out_of_memory
 from outrider.core.decode.rounds import Rounds
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.library import memory
 from outrider.core.model.batched import Batched, SequencePass, state_bytes
 from outrider.core.model.cache.states import Cache

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.drafting.contract import Committed
-from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.model.model import TargetModel
 
 from .pool import DrafterPool

@@ -21,8 +21,8 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
+from outrider.core.drafting.active import GuardedDrafter
 from outrider.core.drafting.contract import Committed, Context, DeviceContext, Needs, Shape
-from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.policy.decisions import Candidate, Choice, Drafted, Judged, UpcomingRound
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.draft_tree import DraftTree

@@ -24,7 +24,7 @@ from outrider.core.base.protocol import (
 )
 from outrider.core.base.trouble import out_of_memory, release
 from outrider.core.base.values import MOST_DRAFTED, most_threads
-from outrider.core.drafting import registry
+from outrider.core.drafting import active, registry
 from outrider.core.library import discovery, memory
 from outrider.core.library.jobs import event
 from outrider.core.library.library import advice, resolve
@@ -178,12 +178,12 @@ class Engine:
 
     def chooser(
         self, model: Model, request: Generate, say: Say, control: Control
-    ) -> Callable[[DrafterChoice], registry.ActiveDrafter | None]:
+    ) -> Callable[[DrafterChoice], active.ActiveDrafter | None]:
         """What makes a loaded drafter of a choice, for the answer to a request."""
 
         asked: list[DrafterChoice] = []
 
-        def choose(choice: DrafterChoice) -> registry.ActiveDrafter | None:
+        def choose(choice: DrafterChoice) -> active.ActiveDrafter | None:
             if asked:  # a switch in the middle of the answer
                 self.ask_again(choice)
             asked.append(choice)
@@ -299,7 +299,7 @@ class Engine:
         report: Callable[[str], None],
         bring: Callable[[str, int, int, str], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
-    ) -> registry.ActiveDrafter | None:
+    ) -> active.ActiveDrafter | None:
         """The loaded drafter of `choice`, None for plain decoding. Weights that are not here are brought, told to `bring`.
 
         Raises DrafterError, ModelError if an explicit choice cannot ride, and what bringing weights raises. `auto` without

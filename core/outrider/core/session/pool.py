@@ -18,8 +18,8 @@ from torch import Tensor
 from outrider.core.base.errors import DrafterError, ModelError
 from outrider.core.base.trouble import out_of_memory, release
 from outrider.core.drafting import registry
+from outrider.core.drafting.active import GuardedDrafter
 from outrider.core.drafting.contract import Committed, Context, DeviceContext, Drafter, Target
-from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.policy.unverified import Scored, UnverifiedDraft
 from outrider.core.sampling.draft_tree import DraftTree
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.drafting.contract import Committed
-from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.model.model import TargetModel
 from outrider.core.policy.costs import Costs
 

@@ -14,8 +14,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.drafting.contract import Committed, Context, Stream
-from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.library.drafter_card import Near
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.sampling.accept import NO_DRAFT

@@ -84,17 +84,17 @@ def command(plan: Plan) -> str:
 
 
 def settle(
-    folder: Path, info: ModelInfo, made: Card, measure_acceptance: Callable[[Path], Measured | None]
+    folder: Path, info: ModelInfo, made: Card, measure: Callable[[Path], Measured | None]
 ) -> tuple[Path | None, str, Measured | None]:
     """Put the drafter in `folder` where the model finds it, unless one that is found already is better on the same texts.
 
-    `measure_acceptance` measures a drafter. Returns its place, None if it was not put there; the place of the one that it was compared with,
+    `measure` measures a drafter. Returns its place, None if it was not put there; the place of the one that it was compared with,
     and how good that is.
     """
     path = Path(info.path)
     rows = discovery.near(info)
     rival = next((row for row in rows if row.name == made.method and row.where in RIVALS and row.weights), None)
-    theirs = measure_acceptance(Path(rival.weights)) if rival is not None and rival.weights else None
+    theirs = measure(Path(rival.weights)) if rival is not None and rival.weights else None
     known = (rival.weights or "") if rival is not None else ""
     if theirs is not None and (made.measured is None or theirs.tokens_per_pass > made.measured.tokens_per_pass):
         return None, known, theirs
