@@ -26,7 +26,7 @@ def test_a_key_is_captured_once() -> None:
         return x * sheet, x + sheet[-1]
 
     for key, rows in (("two", 2), ("three", 3), ("two", 2)):
-        sheet, x = steps.told(range(1, rows + 1)), torch.rand(rows)
+        sheet, x = steps.pinned(range(1, rows + 1)), torch.rand(rows)
         product, total = steps(key, work, sheet, x)
         assert torch.equal(product, x * sheet)
         assert torch.equal(total, x + rows)

@@ -160,7 +160,7 @@ def test_so_is_one_that_could_not_be_loaded() -> None:
 
 def test_of_several_those_loaded_before_the_failing_one_are_kept_and_closed_with_the_rest() -> None:
     engine, here = Engine(), model("breaks", "good", "unreadable")
-    assert engine._riders(here, DrafterChoice(name="composite"), None, None)[0][-1] == "unreadable"
+    assert engine._drafters(here, DrafterChoice(name="composite"), None, None)[0][-1] == "unreadable"
     engine.model = here
     with pytest.raises(DrafterError):
         ask(engine, here, "composite")

@@ -83,7 +83,7 @@ class Generate(Request):
     detail: bool = False  # also p, rejected and top
     chances: bool = False  # also p alone, which costs little where no round is launched before the last one is read
     think: bool | None = None  # asks the chat template for thinking or for none; None = the model's own way
-    lenient: bool = False  # a drafter that cannot ride is told once, and the answer goes on without it
+    lenient: bool = False  # a drafter that cannot be used is reported once, and the answer goes on without it
     # The last message is the assistant's and is gone on with; these are its token ids, empty where they are not known. Steps
     # and report tell of the new part alone.
     continues: list[int] | None = None

@@ -68,7 +68,7 @@ def check(
     """Run every check, or those named. `make` gives a fresh drafter for a target, which is called `make.drafter` in what is
     found, if there is such a name; `prompts` are token ids.
 
-    `target` lends its weights alone. `tell` hears the name and number of each check and how many there are. Raises what
+    `target` lends its weights alone. `tell` gets the name and number of each check and how many there are. Raises what
     `make` raises at the first call.
     """
     texts = [tuple(ids[-PROMPT:]) for ids in prompts]
@@ -128,7 +128,7 @@ class _Kit:
         return self._subject
 
     def close(self) -> None:
-        """Let go of the drafter."""
+        """Close the drafter."""
         if self._subject is None:
             self._inner.close()
         else:
@@ -193,7 +193,7 @@ class _Kit:
         """Under the rejection rule the next tokens have the target's law."""
         subject = self.subject()
         subject.drafter.trusted = True
-        law = Law(self.rig.target, self.rig.tell(subject.drafter, *self.place), subject.drafter)
+        law = Law(self.rig.target, self.rig.prefill(subject.drafter, *self.place), subject.drafter)
         began, told = time.perf_counter(), 0
         for seed in range(DRAWS):
             if time.perf_counter() - began > LAW_SECONDS:
@@ -222,9 +222,9 @@ class _Kit:
         return f"The text is the same; after {len(ours[0])} drafts that were right in part {told}."
 
     def _afresh(self, tokens: list[int], most: int) -> Draft | None:
-        """What the drafter proposes behind a text that it is told at once."""
+        """What the drafter proposes after a text that it gets in one step."""
         subject = self.subject()
-        self.rig.tell(subject.drafter, tokens[:-1], tokens[-1])
+        self.rig.prefill(subject.drafter, tokens[:-1], tokens[-1])
         draft = self.rig.draft(subject.drafter, tokens, min(subject.width, most))
         subject.judge()
         return draft
@@ -298,7 +298,7 @@ class _Kit:
         return "Nothing stays behind when it is closed."
 
     def _cycle(self) -> GuardedDrafter:
-        """Load, ride, close; what the engine is left with."""
+        """Load, draft, close; what the engine is left with."""
         subject = WatchedDrafter(self._make(self.rig.target), self._name, trusted=self.trusted)
         try:
             self.rig.run(replace(Ask(self.first), limit=8), subject)
@@ -309,7 +309,7 @@ class _Kit:
     def fork(self) -> str:
         """A fork follows its own continuation; neither it nor its end is felt by the first one."""
         subject, more = self.subject(), list(self.first[-5:])
-        tokens = self.rig.tell(subject.drafter, *self.place)
+        tokens = self.rig.prefill(subject.drafter, *self.place)
         before = tokens_of(self.rig.draft(subject.drafter, tokens, subject.width))
         other = self._branch(subject)
         other.drafter.known = subject.drafter.known
@@ -343,7 +343,7 @@ class _Kit:
     def budget(self) -> str:
         """It keeps to the number of nodes it is given and to the shape it announced."""
         subject = self.subject()
-        tokens, shape, most = self.rig.tell(subject.drafter, *self.place), subject.drafter.shape, 0
+        tokens, shape, most = self.rig.prefill(subject.drafter, *self.place), subject.drafter.shape, 0
         for nodes in sorted({min(nodes, shape.nodes) for nodes in (1, 2, 3, 5, shape.nodes)}):
             draft = subject.watch.inner.propose(self.rig.context(subject.drafter, tokens, nodes))
             if draft is None:

@@ -33,7 +33,7 @@ UNLIKELY = (
 class Law:
     """Two tokens after a fixed text, drawn many times under the rejection rule, against the target's own law.
 
-    And the draft tokens themselves, against what the drafter told of them: a lie must not hide where its drafts are
+    And the draft tokens themselves, against what the drafter reported: a wrong report must not hide where its drafts are
     rejected anyway. Few words are possible, some that the target likes and some that the drafter likes, so that drafts
     of one that has learnt nothing are accepted and rejected too.
 

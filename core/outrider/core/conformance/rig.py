@@ -43,7 +43,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Ask:
-    """An answer to make. `switches`: passes at which the drafter is taken up and left in turn; none: it rides throughout."""
+    """An answer to make. `switches`: passes at which the drafter is taken up and left in turn; none: it drafts throughout."""
 
     ids: tuple[int, ...]
     settings: Settings = GREEDY
@@ -54,7 +54,7 @@ class Ask:
 
     @property
     def choices(self) -> dict[int, str]:
-        """Who rides from which pass on."""
+        """Who drafts from which pass on."""
         return {turn: "none" if number % 2 else "drafter" for number, turn in enumerate(self.switches)}
 
 
@@ -78,7 +78,7 @@ class Run:
 
 
 class Watch:
-    """The drafter with an ear at the door: writes down its drafts, and asks for each of them twice if told so."""
+    """A drafter that records its drafts, and asks for each of them twice if `twice`."""
 
     def __init__(self, inner: Drafter, *, twice: bool = False, device: bool = False) -> None:
         self.inner, self.twice, self.device = inner, twice, device
@@ -239,7 +239,7 @@ class Rig:
             raise Broken(f"Token {at + 1} of the answer is {ours[at]}, without the drafter it is {theirs[at]}.")
 
     def _tied(self, ask: Ask, answer: list[int], a: int, b: int) -> bool:
-        """Whether the choice between two tokens behind an answer hangs on rounding."""
+        """Whether the choice between two tokens after an answer depends on rounding."""
         before = [*ask.ids, *answer]
         fresh = TargetModel(self.target.decoder, self.target.info, len(before) + 1)
         row = fresh.forward(before, last=True).logits[0].float()
@@ -253,8 +253,8 @@ class Rig:
 
     # ------------------------------------------------------------------ by hand
 
-    def tell(self, drafter: GuardedDrafter, ids: Sequence[int], root: int | None = None) -> list[int]:
-        """A prompt and the token behind it (None: the likeliest), told as the engine tells them; the ids."""
+    def prefill(self, drafter: GuardedDrafter, ids: Sequence[int], root: int | None = None) -> list[int]:
+        """A prompt and the token behind it (None: the likeliest), given as the engine gives them; the ids."""
         self.target.rewind(0)
         result = self.target.forward(ids, last=True, states=drafter.needs.hidden)
         self.target.commit(len(ids))
@@ -265,13 +265,13 @@ class Rig:
         return [*ids, root]
 
     def extend(self, drafter: GuardedDrafter, tokens: list[int], more: list[int]) -> None:
-        """More tokens, told with the states that produced them."""
+        """More tokens, with the states that produced them."""
         result = self.target.forward([tokens[-1], *more[:-1]], states=drafter.needs.hidden)
         self.target.commit(len(tokens) + len(more) - 1)
         drafter.advance(Fact(len(tokens), torch.tensor(more), NOBODY, result.hidden))
 
     def back(self, ids: Sequence[int]) -> None:
-        """The target as it was behind a prompt."""
+        """The target as it was after a prompt."""
         kept = self.target.rewind(len(ids) - 1)
         self.target.forward(ids[kept:], last=True)
         self.target.commit(len(ids))

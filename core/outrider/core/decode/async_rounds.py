@@ -46,13 +46,13 @@ class Launched:
 
     captured: _CapturedRound
     report: Tensor  # on the host, once all marks are passed
-    draft: DraftTree  # tokens may lie on the device
+    draft: DraftTree  # tokens may be on the device
     listener: ActiveDrafter | None
     author: GuardedDrafter | None  # who drafted on the device
     hidden: Tensor | None  # [W, states asked for, d], row by row of the path
     fresh: bool
     stop: int = 0  # rows written at most
-    told: InFlight | None = None  # as the drafter of the next round saw it
+    in_flight: InFlight | None = None  # as the drafter of the next round saw it
     broken: bool = False  # whether its draft, made on the device, was no numbers
     marks: list[_Mark] = field(default_factory=list)  # begun, drafted, done
 
@@ -153,8 +153,8 @@ class AsyncRounds:
         accepted = launched.captured.accepted
         assert accepted is not None
         hidden = listener.states_of(author, launched.hidden) if launched.listener is listener else None
-        launched.told = InFlight(length, accepted.tokens, 1 + accepted.count, hidden)
-        return launched.told
+        launched.in_flight = InFlight(length, accepted.tokens, 1 + accepted.count, hidden)
+        return launched.in_flight
 
     @torch.inference_mode()
     def wait(self) -> RoundResult | None:
@@ -177,8 +177,8 @@ class AsyncRounds:
         self._runner.cache.advanced(length, launched.stop)
         if not self._in_flight:
             self._runner.advanced((length, tokens[taken - 1]))
-        if launched.told is not None:
-            launched.told.taken = taken
+        if launched.in_flight is not None:
+            launched.in_flight.taken = taken
         logits, draft_s = launched.captured.logits, drafted.since(began)
         assert logits is not None
         return RoundResult(
@@ -206,7 +206,7 @@ class AsyncRounds:
         return self._in_flight[-1].stop if self._in_flight else self._runner.cache.length
 
     def _seek(self, tokens: Sequence[int]) -> None:
-        """Before anything is captured, which writes behind the place where the runner stands."""
+        """Before anything is captured, which writes after the runner's position."""
         if not self._in_flight:
             self._runner.seek(len(tokens) - 1, tokens[-1])
 

@@ -1,4 +1,4 @@
-"""One round: propose, verify, accept, commit, tell the drafter. `Rounds.run` is all of it, on a CPU and on a GPU.
+"""One round: propose, verify, accept, commit, update the drafter. `Rounds.run` is all of it, on a CPU and on a GPU.
 
 On a CPU the pass runs at once (`_verify_here`). On a GPU pass, acceptance and commit are one captured piece (`async_rounds`),
 and the next round is launched before this one is read wherever it is known beforehand to need nothing of the host. Both call
@@ -198,7 +198,7 @@ class Rounds:
         return draft is not None
 
     def _commit(self, drafter: ActiveDrafter | None, done: RoundResult, *, known: bool = True) -> None:
-        """The round's tokens become part of the conversation, and the drafter hears of them; `known`: it was its own round."""
+        """The round's tokens become part of the conversation, and the drafter gets them; `known`: it was its own round."""
         start = len(self.tokens)
         self.tokens.extend(done.tokens)
         if drafter is None:

@@ -47,7 +47,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 class ActiveDrafter(Protocol):
-    """What rides along: one guarded drafter, or several that compete. Nothing of it raises."""
+    """The drafter in use: one guarded drafter, or several that compete. Its methods do not raise."""
 
     name: str
     trusted: bool
@@ -74,17 +74,17 @@ class ActiveDrafter(Protocol):
         """Forget the conversation."""
 
     def advance(self, step: Committed) -> None:
-        """Hear what became true."""
+        """Take what was committed."""
 
     def rewind(self, length: int) -> None:
         """Cut to `length` tokens."""
 
     def lacking(self, newest: int) -> int:
-        """How many of the newest tokens have a state that it needs and was not told."""
+        """How many of the newest tokens have a state that it needs and did not get."""
         ...
 
     def restate(self, step: Committed) -> None:
-        """Hear tokens once more, the newest that it knows, now with their states."""
+        """Take the newest tokens that it knows once more, now with their states."""
 
     def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
         """A checked draft, or None; without `trees` the line of its first children."""
@@ -99,7 +99,7 @@ class ActiveDrafter(Protocol):
         ...
 
     def drafted_by(self, author: GuardedDrafter | None) -> None:
-        """The round that `advance` will tell of next had a draft of that one, or none, whatever was chosen since."""
+        """The round that `advance` reports next had a draft of `author`, or none, whatever was chosen since."""
 
     def states_of(self, author: GuardedDrafter, hidden: Tensor | None) -> Tensor | None:
         """Of the states [W, states asked for, d] those that `author` asked for."""
@@ -123,7 +123,7 @@ class GuardedDrafter:
         self.trusted = trusted
         self.failed = False  # whether it has been switched off
         self._shared = False  # whether it is another's fork without state, for that one to close
-        self.known = 0  # tokens it has been told of
+        self.known = 0  # tokens that it got
         self._states = KnownStates()
         self._whole: tuple[int, list[int] | None] | None = (
             None  # nodes of its last draft, and those of them that were handed on
@@ -154,7 +154,7 @@ class GuardedDrafter:
         self._call("reset")
 
     def advance(self, step: Committed) -> None:
-        """Hand on what became true, nodes numbered as the drafter proposed them."""
+        """Pass on what was committed, nodes numbered as the drafter proposed them."""
         whole, self._whole = self._whole, None
         if whole is not None and (step.path.shape[0] or step.choices is not None):
             step = renumbered(step, *whole)

@@ -31,7 +31,7 @@ Pick = Callable[[Tensor, int], Tensor]
 
 
 class DecoderState:
-    """One conversation. It compares its cache with the tokens that it is shown, so that nothing has to be told to it."""
+    """One conversation. It compares its cache with the tokens that it is shown, so that it needs no updates."""
 
     def __init__(self, decoder: Decoder, capacity: int, graphs: Capture | None = None) -> None:
         self.decoder, self.capacity = decoder, capacity

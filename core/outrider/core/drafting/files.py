@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from outrider.core.formats.quantized import Grouped
 
 Shapes = dict[str, tuple[int, ...]]
-_TELLING = ("q_proj.bias", "o_proj.bias", "q_norm.weight")  # tensors by which attention tells what it has
+_TELLING = ("q_proj.bias", "o_proj.bias", "q_norm.weight")  # tensors that show what attention has
 
 
 class DraftConfig(ConfigReader):
@@ -87,7 +87,7 @@ class DraftConfig(ConfigReader):
     ) -> DraftSpec:
         """Plain attention and a gated MLP for each of `windows`; 0 sees all. `more` changes the attention.
 
-        `holds`: names of tensors, which tell where biases and norms of heads are; without them the settings tell of biases.
+        `holds`: names of tensors, which show where biases and norms of heads are; without them the settings give the biases.
         `interleaved`: rope pairs neighbours. `reads`: columns that the first layer reads, as `AttentionSpec` has them.
         """
         if holds is None:
@@ -294,7 +294,7 @@ def open_draft(
 
 
 def _of_file(path: Path, file: Path) -> TensorCheckpoint:
-    told = read_json(path / "config.json") if (path / "config.json").exists() else {}
+    config = read_json(path / "config.json") if (path / "config.json").exists() else {}
     if file.suffix == ".safetensors":
-        return TensorCheckpoint(path, partial(read_file, file), told, read_shapes(file))
-    return TensorCheckpoint(path, read_pickled(file), told)
+        return TensorCheckpoint(path, partial(read_file, file), config, read_shapes(file))
+    return TensorCheckpoint(path, read_pickled(file), config)

@@ -115,17 +115,17 @@ def match(entry: Entry, info: ModelInfo, weights: str | None = None) -> Match:
 
 def takes_weights(entry: Entry) -> bool:
     """Whether a method judges weights that are given to it. Raises DrafterError if it cannot be imported."""
-    return told(entry, "check") is not None
+    return extra(entry, "check") is not None
 
 
 def trains(entry: Entry) -> bool:
-    """Whether a method has a `recipe`. Ours load torch with theirs, so those are not looked at. Raises DrafterError as `told`."""
+    """Whether a method has a `recipe`. Ours load torch with theirs, so they are not read. Raises DrafterError as `extra`."""
     if entry.trusted:
         return getattr_static(method(entry), "recipe", None) is not None
-    return told(entry, "recipe") is not None
+    return extra(entry, "recipe") is not None
 
 
-def told(entry: Entry, name: str) -> Any:
+def extra(entry: Entry, name: str) -> Any:
     """What a method may say of itself beyond the contract, None where it does not. Raises DrafterError."""
     made = method(entry)
     return _guarded(f"Asking the drafter {entry.name} for its {name}", lambda: getattr(made, name, None))
@@ -138,7 +138,7 @@ def row(entry: Entry, info: ModelInfo, weights: str | None = None) -> DrafterRow
     try:
         answer = match(entry, info, weights)
         _guarded(f"The drafter {entry.name}", lambda: _describe(made, answer))
-        made.free = made.usable and bool(told(entry, "free"))
+        made.free = made.usable and bool(extra(entry, "free"))
         made.trains = trains(entry)
         made.options = options_of(entry) or {}
     except OutriderError as error:
@@ -198,8 +198,8 @@ def build(name: str, target: Target, options: Mapping[str, object]) -> Drafter:
 
 
 def options_of(entry: Entry) -> dict[str, str] | None:
-    """What a method may be told with its meaning; None for one that does not say. Raises DrafterError."""
-    known = told(entry, "options")
+    """The options of a method with their meaning; None for one that does not say. Raises DrafterError."""
+    known = extra(entry, "options")
     if known is None:
         return None
     return _guarded(f"The drafter {entry.name}", lambda: {str(name): str(meaning) for name, meaning in known.items()})
@@ -222,7 +222,7 @@ def readings(name: str, info: ModelInfo, weights: str | None) -> list[Mapping[st
     """The options under which a method would read its files, at least one set. Raises as `load`."""
     entry = named(name)
     answer = _fitting(entry, info, weights)
-    offer = told(entry, "readings")
+    offer = extra(entry, "readings")
     found = _guarded(f"Asking the drafter {name} for readings", lambda: list(offer(info, answer))) if offer else []
     return found or [{}]
 

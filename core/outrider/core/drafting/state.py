@@ -174,7 +174,7 @@ class DraftState:
         if step.hidden is None or not step.hidden.shape[0]:
             return
         first = len(self.tokens) - 1 - step.hidden.shape[0]
-        if first < self._stop:  # some are told anew
+        if first < self._stop:  # some come again
             self._keep(first)
         self._known.append(Known(first, step.hidden))
         if self.rows and ahead is not None and ahead.start == step.start and self._next == first == step.start - 1:
@@ -244,7 +244,7 @@ class DraftState:
         return self._steps is not None
 
     def ready(self, length: int) -> bool:
-        """Whether it has heard of all of `length` tokens, and knows the state that produced the last."""
+        """Whether it got all of `length` tokens, and knows the state that produced the last."""
         known = any(some.position < length - 1 <= some.stop for some in self._known[-2:])
         return known and len(self.tokens) == length
 
@@ -358,7 +358,7 @@ class DraftState:
             layout = self._scratch(base, ahead, end, shifted=shift > 0).line(width)
             return run(self.rows, ids, x, layout, last + torch.arange(newest, device=x.device))
 
-        sheet = steps.told([*ids, *[0] * (width - count), row, shift, count - newest])
+        sheet = steps.pinned([*ids, *[0] * (width - count), row, shift, count - newest])
         return steps((key, width, end, newest, shift > 0), work, sheet, filled(x, width))
 
     @torch.inference_mode()
@@ -386,7 +386,7 @@ class DraftState:
         def captured(sheet: Tensor, *tensors: Tensor) -> Any:
             return work(self._scratch(sheet[:1], sheet[1:2], end), sheet[2:], *tensors)
 
-        return steps((key, end), captured, steps.told([count, shift, *numbers]), *tensors)
+        return steps((key, end), captured, steps.pinned([count, shift, *numbers]), *tensors)
 
     def _scratch(
         self, base: int | Tensor, shift: int | Tensor, end: int = 0, *, shifted: bool | None = None
@@ -436,7 +436,7 @@ class DraftState:
             return work(made, self._scratch(base + count, ahead, end, shifted=shift > 0), Window(tokens, count))
 
         made = steps(
-            (key, context.key, width, end, shift > 0), captured, steps.told([base, shift]), tokens, count, hidden
+            (key, context.key, width, end, shift > 0), captured, steps.pinned([base, shift]), tokens, count, hidden
         )
         if flying is None and self.rows:
             self.count, self._written = base + 1, 1

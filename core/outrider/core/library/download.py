@@ -88,7 +88,7 @@ def _from_sources(library: Path, entry: Entry, job: Job) -> Path:
             if (
                 source.kind != "hub" and (source.bytes or _size(entry)) >= _SLOW
             ):  # the hub is asked first how much it has
-                job.tell(download_text(entry.name, source.bytes or _size(entry), 0, library))
+                job.notice(download_text(entry.name, source.bytes or _size(entry), 0, library))
             job.report("download", here, source.bytes or _size(entry) or total, note(source, work))
             try:
                 staged, plan = bring(entry, source, work, job)

@@ -77,7 +77,7 @@ def pull(name: str, progress: Progress | None = None, cancelled: Callable[[], bo
         raise _unknown(name)
     _refuse_unsupported(name, entry)
     if found is not None:
-        job.tell(f"The copy in the {found.source} cannot be used, so the library gets one of its own. {broken}")
+        job.notice(f"The copy in the {found.source} cannot be used, so the library gets one of its own. {broken}")
     fetch(library, entry, job)
     row = _row(entry)
     row.note = _other_labels(name, entry)

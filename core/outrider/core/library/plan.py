@@ -161,7 +161,7 @@ def recurrent(spec: TargetSpec, dtype_name: str) -> Iterator[int]:
         yield (mixer.kernel - 1) * channels * item + memories * max(item, 4)
 
 
-def beside(spec: TargetSpec, context: int, dtype_name: str) -> int:
+def extra_state_bytes(spec: TargetSpec, context: int, dtype_name: str) -> int:
     """Bytes of rope tables and of the recurrent states that are kept beside the newest: snapshots, and that before a pass."""
     from outrider.core.model.cache.states import MAX_DRAFT_ROWS, SNAPSHOTS
 
@@ -203,7 +203,7 @@ def of_checkpoint(checkpoint: Checkpoint, name: str = "") -> Subject:
         made_for=spec.context,
         weights=weights,
         states=lambda how: states(spec, how.context, how.dtype),
-        beside=lambda how: beside(spec, how.context, how.dtype),
+        beside=lambda how: extra_state_bytes(spec, how.context, how.dtype),
     )
 
 

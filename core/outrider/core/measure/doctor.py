@@ -51,7 +51,7 @@ def _fused() -> list[Finding]:
     if isinstance(products, str):
         found.append(Finding("note", "cpu", f"torch's own products with quantised weights: {products}", fix))
     for kind, name in (("cpu", "cpu"), ("cuda", "gpu"))[: 1 + torch.cuda.is_available()]:
-        there, how = ops.told(kind)
+        there, how = ops.backend_status(kind)
         if there:
             found.append(Finding("ok", name, f"fused steps: {how}"))
         else:

@@ -57,7 +57,7 @@ class Trial(msgspec.Struct, kw_only=True):
 
 
 def run(engine: Engine, request: DrafterTest, say: Say, cancelled: Callable[[], bool]) -> dict[str, Any]:
-    """The whole test, or the conformance checks. Raises UsageError, DrafterError if it cannot ride, Cancelled."""
+    """The whole test, or the conformance checks. Raises UsageError, DrafterError if it cannot be used, Cancelled."""
     if not request.prompts:
         raise UsageError("There are no prompts to test with.", "Give --prompts 1 or more.")
     check_choice(request.drafter)

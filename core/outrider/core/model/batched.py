@@ -19,7 +19,7 @@ from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.cache.layout import KVSlots, PassLayout, tree_of
 from outrider.core.model.cache.states import MAX_DRAFT_ROWS, RINGS, Cache, CacheConfig, KVCache, State
 from outrider.core.model.families.spec import AttentionSpec, RopeSpec
-from outrider.core.model.kernels.interface import Crowd, Fused
+from outrider.core.model.kernels.interface import BatchAttention, Fused
 from outrider.core.model.kernels.linear import MAX_DECODE_ROWS
 
 from .decoder import Decoder, Pass
@@ -54,13 +54,13 @@ class SequencePass(NamedTuple):
     states: tuple[int, ...] = ()  # numbers of the residuals to export
 
 
-class _Beside(PassLayout):
+class BatchLayout(PassLayout):
     """Several places, one behind the other, each with the states that belong to it."""
 
     def __init__(self, decoder: Decoder, shares: Sequence[SequencePass]) -> None:
         tables, dtype, device = decoder.weights.tables, decoder.dtype, decoder.device
         super().__init__(0, sum(len(share.ids) for share in shares), tables, dtype, device)
-        self._crowds: dict[tuple[RopeSpec | None, int, tuple[int, ...]], Crowd | None] = {}
+        self._attentions: dict[tuple[RopeSpec | None, int, tuple[int, ...]], BatchAttention | None] = {}
         self.each: list[tuple[slice, PassLayout, Cache]] = []
         at = 0
         for ids, cache, parents, _ in shares:
@@ -86,16 +86,16 @@ class _Beside(PassLayout):
         if -1 in rings:
             return None
         key = spec.rope, spec.head_dim, rings
-        if key not in self._crowds:
-            self._crowds[key] = self._crowd(fast, spec, rings)
-        crowd = self._crowds[key]
+        if key not in self._attentions:
+            self._attentions[key] = self._attention(fast, spec, rings)
+        attend = self._attentions[key]
         return (
             None
-            if crowd is None
-            else crowd(mixed, [state.parts[0] for state in states if isinstance(state, KVCache)], heads)
+            if attend is None
+            else attend(mixed, [state.parts[0] for state in states if isinstance(state, KVCache)], heads)
         )
 
-    def _crowd(self, fast: Fused, spec: AttentionSpec, rings: Sequence[int]) -> Crowd | None:
+    def _attention(self, fast: Fused, spec: AttentionSpec, rings: Sequence[int]) -> BatchAttention | None:
         places = []
         for (_, where, _), ring in zip(self.each, rings, strict=True):
             if where.sight is None:
@@ -103,7 +103,7 @@ class _Beside(PassLayout):
             cos, sin = (None, None) if spec.rope is None else where.rope(spec.rope, spec.head_dim)
             slots = where.slots(ring) if ring else where.index
             places.append(KVSlots(slots, ring, cos, sin, where.sight))
-        return fast.crowd(places)
+        return fast.attend_batch(places)
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class _Each:
 
     def __call__(self, x: Tensor, where: PassLayout, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[R, d] -> [R, d]; the states come with the place."""
-        assert isinstance(where, _Beside)
+        assert isinstance(where, BatchLayout)
         parts, made = self.mixer.project(x), list[Tensor]()
         y = where.attended(parts[0], self.mixer, self.source) if isinstance(self.mixer, Attention) else None
         if y is None:
@@ -164,7 +164,7 @@ class Batched(Decoder):
         states = sorted({number for share in shares for number in share.states})
         kept: dict[int, Tensor] = {}
         ids = torch.tensor([token for share in shares for token in share.ids], device=self.device)
-        where = _Beside(self, shares)
+        where = BatchLayout(self, shares)
         x = self._blocks(ids, shares[0].cache, where, range(len(self.weights.blocks)), (states, kept))
         logits = self.logits(x)  # [R, V]
         made = []

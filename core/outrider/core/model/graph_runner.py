@@ -1,6 +1,6 @@
 """The graph runner of one conversation: passes of a few fixed widths whose start only the device knows, each captured once.
 
-A draft is filled up to the next width of the ladder; what stands behind it is scratch. The host tells the runner where the
+A draft is filled up to the next width of the ladder; what follows it is scratch. The host tells the runner where the
 conversation stands (`seek`) only when the two have come apart.
 
 Letters: `W` rows of a pass, `V` vocabulary, `d` width of the model.
@@ -47,7 +47,7 @@ class DraftInputs:
         made[0, : len(tokens)] = torch.tensor(tokens)
         if not self.line:
             given = list(range(-1, len(tokens) - 2)) if parents is None else list(parents)
-            given += [-1] * (width - 1 - len(given))  # what is missing hangs at the root
+            given += [-1] * (width - 1 - len(given))  # missing nodes are children of the root
             layout = layout_of(tuple(given))
             made[1], made[2] = layout.depth, layout.parents
             made[3] = (layout.seen.to(torch.int64) << torch.arange(width)).sum(1)
@@ -55,7 +55,7 @@ class DraftInputs:
 
     @torch.inference_mode()
     def place(self, tokens: Tensor, parents: Tensor | None) -> None:
-        """A draft [n] whose tokens only the device knows, as `write`; `parents` [n] may lie on either side."""
+        """A draft [n] whose tokens only the device knows, as `write`; `parents` [n] may be on either side."""
         count = tokens.shape[0]
         self.rows[0].fill_(-1)
         self.rows[0, 1 : 1 + count] = tokens
@@ -63,7 +63,7 @@ class DraftInputs:
             return
         up = torch.zeros(
             self.rows.shape[1], dtype=torch.int64, device=self.rows.device
-        )  # missing nodes hang at the root
+        )  # missing nodes are children of the root
         if parents is not None:
             up[1 : 1 + count] = 1 + parents.to(up.device, non_blocking=True)
         self.rows[2] = up
@@ -147,7 +147,7 @@ class GraphRunner:
 
     @torch.inference_mode()
     def seek(self, length: int, root: int) -> None:
-        """Here stands the conversation: `length` committed tokens, and the newest one."""
+        """Move to `length` committed tokens, and the newest one."""
         if self._stands != (length, root):
             self.base.fill_(length)
             self.root.fill_(root)

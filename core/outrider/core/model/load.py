@@ -61,7 +61,7 @@ def load_decoder(checkpoint: Checkpoint, form: WeightFormat, context: int, progr
     """
     spec = read_spec(checkpoint.config)
     build = Builder(checkpoint, spec, form)
-    tell = progress or (lambda done, total: None)
+    report = progress or (lambda done, total: None)
     total = len(spec.layers) + 1
     embedding = build.embedding()
     head = build.head(embedding)  # the largest matrix while there is most room
@@ -69,7 +69,7 @@ def load_decoder(checkpoint: Checkpoint, form: WeightFormat, context: int, progr
     held, read = build.nbytes, build.parameters
     for index in range(len(spec.layers)):
         blocks.append(build.block(index))
-        tell(index + 1, total)
+        report(index + 1, total)
     held, read = build.nbytes - held, build.parameters - read
     weights = Weights(
         embedding=embedding,
@@ -86,7 +86,7 @@ def load_decoder(checkpoint: Checkpoint, form: WeightFormat, context: int, progr
         form=form,
     )
     refuse_unread(build)
-    tell(total, total)
+    report(total, total)
     return Decoder(spec, weights)
 
 

@@ -41,7 +41,7 @@ class Steps:
             self._made[key] = self._graphs.function(work, examples)
         return self._made[key](*arguments)
 
-    def told(self, numbers: Sequence[int]) -> Tensor:
+    def pinned(self, numbers: Sequence[int]) -> Tensor:
         """Numbers [n] on their way to the device."""
         return torch.tensor(numbers, dtype=torch.int64, pin_memory=self._device.type == "cuda")
 

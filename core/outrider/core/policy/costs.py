@@ -155,7 +155,7 @@ class Drafting:
         self.n += 1
 
     def credit(self, tokens: int, seconds: float) -> None:
-        """The newest draft, of `tokens`, cost so much less than was told, at most all of it."""
+        """The newest draft, of `tokens`, cost so much less than reported, at most all of it."""
         seconds = min(seconds, self._sums[3])
         self._sums[3] -= seconds
         self._sums[4] -= tokens * seconds
@@ -166,12 +166,12 @@ class Drafting:
             self._sums = [GUESS, GUESS, GUESS, GUESS * each, GUESS * each]
 
     def caught_up(self, tokens: int, seconds: float) -> None:
-        """It heard of `tokens` that others had drafted."""
+        """It got `tokens` that others had drafted."""
         each = seconds / tokens
         self.behind = each if not self.behind else self.behind + STEP * (each - self.behind)
 
     def line(self) -> tuple[float, float]:
-        """c0 and c1; with one length only, all of it counts for each token, since nothing tells how it is shared."""
+        """c0 and c1; with one length only, all of it counts for each token, since nothing shows how it is shared."""
         one, k, kk, s, ks = self._sums
         if not one or not k:
             return (s / one if one else 0.0), 0.0

@@ -1,4 +1,4 @@
-"""What the policy is asked before a round, what it answers, and what it is told."""
+"""What the policy is asked before a round, what it answers, and what it learns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Candidate:
     most: int
     offer: DraftTree | None = None  # what a free one proposes; None: it has to be asked first
     block: bool = False  # makes all tokens of a draft at once
-    behind: int = 0  # tokens that it has not heard of
+    behind: int = 0  # tokens that it did not get yet
     line: int | None = None  # tokens up to which its drafts are chains, where longer ones are trees
 
 
@@ -55,7 +55,7 @@ class UpcomingRound:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A drafter was asked: `tokens` it proposed in `seconds`, 0 for none; before that it heard of `behind` tokens."""
+    """A drafter was asked: `tokens` it proposed in `seconds`, 0 for none; before that it got `behind` tokens."""
 
     drafter: str
     tokens: int

@@ -54,7 +54,7 @@ class _File(msgspec.Struct):
     drafters: dict[str, DrafterRecord] = {}  # by model and drafter
 
 
-def tell(rows: Sequence[DrafterRow], path: Path) -> None:
+def add_measured(rows: Sequence[DrafterRow], path: Path) -> None:
     """Say in each row how that drafter did with the model at `path`."""
     model, known = _digest(_files(path)), _read().drafters
     for row in rows:
@@ -91,8 +91,8 @@ class History:
         for name, numbers in known.drafting.items():
             policy.costs.remember(name, numbers, scale)
 
-    def keep(self, policy: Policy) -> None:
-        """Write what a policy knows now. A folder that cannot be written to is told in the log."""
+    def save(self, policy: Policy) -> None:
+        """Write what a policy knows now. A folder that cannot be written to is reported in the log."""
         import torch
 
         file, now = _read(), time.time()

@@ -1,4 +1,4 @@
-"""Which drafter rides and how many tokens it may guess, from measured pass cost and measured acceptance.
+"""Which drafter is used and how many tokens it may guess, from measured pass cost and measured acceptance.
 
 Two doors: `choose` before a round, `learn` after it and whenever a drafter was asked or an offer was judged. All else is read.
 A round of several answers is learnt from in the same way; `BatchPolicy` chooses for it by what is known here.
@@ -73,13 +73,13 @@ class Policy:
         self.chosen = Choice("off")
         self._arms: dict[str, Arm] = {}
         self._now = UpcomingRound()
-        self._riding = False
+        self._drafting = False
         self._decoded = self._probed = 0.0  # seconds: all, lost to probes
         self._survival = 1.0  # of the draft that is being made
         self._rate = 0.0  # tokens for each second that it competes with
         self._answer = ANSWER
         self._resting = DraftingPause()
-        self._parked = Choice("silent")  # what was said when nobody rode last
+        self._parked = Choice("silent")  # the last choice without a drafter
         self._runs = PlainRuns()
         self._ahead = DraftsAhead()
         self._metered = False  # whether the next round is to be a plain one for the meter
@@ -179,9 +179,9 @@ class Policy:
         if self._metered or (chosen.what == "rest" and self._resting.left):
             return NONE, 0
         due = {name for name, arm in self._arms.items() if arm.wait + 1 >= arm.gap and not arm.dear}
-        if due and not (self._riding and due == {own.name}):
+        if due and not (self._drafting and due == {own.name}):
             return None
-        if not chosen.tokens and not (self._riding and chosen.what == "meter"):
+        if not chosen.tokens and not (self._drafting and chosen.what == "meter"):
             return (NONE, 0) if self._runs.go_on else None
         if not own.tokens or own.gain < STAY or not self._ahead.pays:
             return None
@@ -239,12 +239,12 @@ class Policy:
         asked = [choice for choice, one in zip(made, able, strict=True) if one.offer is None]
         self._own = max(asked, key=_GAIN, default=Choice("silent"))
         self._ahead.looked(best.gain, self._own.gain)
-        good = not self._now.park or best.gain >= (STAY if self._riding else MARGIN)
+        good = not self._now.park or best.gain >= (STAY if self._drafting else MARGIN)
         rate = (best.gain if good else 1.0) / plain
         probe = self._probe(able, made, best if good else None, rate)
         if probe is not None:
             return probe
-        self._riding, self._rate = good, rate
+        self._drafting, self._rate = good, rate
         if not good:
             best = self._parked = replace(best, what="parked", tokens=0)
         return best
@@ -307,7 +307,7 @@ class Policy:
     def _probe(
         self, able: Sequence[Candidate], made: Sequence[Choice], best: Choice | None, rate: float
     ) -> Choice | None:
-        """A round for a drafter that nothing is learnt of otherwise, or for longer drafts of the one that rides."""
+        """A round for a drafter that nothing is learnt of otherwise, or for longer drafts of the one in use."""
         for one, choice in zip(able, made, strict=True):
             if one.offer is not None:
                 continue

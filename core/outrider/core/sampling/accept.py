@@ -91,7 +91,7 @@ def accept(
     the work of the other rules, of penalties and of a logit bias, and on a CPU, where noise for every row of a vocabulary
     takes 3 to 10 times as long (`benchmarks/acceptance.py`), of *match* as well. Both give the same numbers.
 
-    `choices`: tell the target's choice at every row. `chosen`: these choices, where they are known beforehand (*match* alone).
+    `choices`: report the target's choice at every row. `chosen`: these choices, where they are known beforehand (*match* alone).
     Raises ModelError for logits that are not finite; tensors say that they are not `sure` instead.
     """
     if isinstance(sampling, SamplingTensors):

@@ -1,4 +1,4 @@
-"""One draft, from the drafter that proposes it to the frame that tells of it. Importing this module loads no torch.
+"""One draft, from the drafter that proposes it to the frame that reports it. Importing this module loads no torch.
 
 Letters: `n` draft nodes, `V` vocabulary, `W` = 1 + n rows of the pass that verifies it: the root, then the nodes.
 """

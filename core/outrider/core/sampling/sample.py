@@ -219,7 +219,7 @@ def certainty(logits: Tensor) -> Tensor:
 def _nucleus(x: Tensor, ids: Tensor | None, mass: float) -> tuple[Tensor, Tensor]:
     """The smallest set of best ids that holds `mass`; log-weights and ids, best first.
 
-    Sorting a whole vocabulary is slow, so the ids near the best are tried first; their share of the mass tells whether
+    Sorting a whole vocabulary is slow, so the ids near the best are tried first; their share of the mass shows whether
     that is enough.
     """
     total, best = x.logsumexp(-1), x.max()

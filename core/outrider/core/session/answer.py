@@ -125,7 +125,7 @@ class Answer:
         self._kept: int | None = None  # tokens of the last round up to the end of the answer, if it ended there
         self._seq = 0
         self._reused = 0  # tokens of the prompt
-        self._told = 0.0  # when a step last said what a plain pass takes
+        self._plain_reported = 0.0  # when a step last said what a plain pass takes
         self.meter = PlainMeter(policy.costs, policy.stalls)
         self.speedup: Speedup | None = None  # by the meter, once the answer is there; sure or not
 
@@ -258,7 +258,7 @@ class Answer:
         return self.policy.choose(now, lambda: (alone,))
 
     def _switch(self, drafter: ActiveDrafter | None, choice: DrafterChoice, control: Control) -> ActiveDrafter | None:
-        """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
+        """Between two rounds: take up the drafter the user switched to; after a failure the old one stays in use."""
         try:
             fresh = self._choose(choice)
         except OutriderError as error:
@@ -291,9 +291,9 @@ class Answer:
         self.timing.verify_s += done.verify_s
 
     def _learn(self, done: RoundResult, spent: float, context: int, drafter: ActiveDrafter | None) -> None:
-        """The policy hears of a round of so many seconds behind `context` tokens.
+        """The policy learns of a round of so many seconds after `context` tokens.
 
-        `drafter` is the one whose cost it tells, None where that says nothing.
+        `drafter` is the one whose cost it shows, None where it shows none.
         """
         if done.proposed and drafter is not None and (done.on_device or not isinstance(drafter, Composite)):
             self.policy.learn(Drafted(done.drafter, done.proposed, done.draft_s))
@@ -319,7 +319,7 @@ class Answer:
         )
 
     def _measure(self, done: RoundResult, spent: float, deciding: float, context: int) -> None:
-        """The meter hears of it too; plain decoding has no drafter to ask or to tell, and nothing to decide.
+        """The meter learns of it too; plain decoding has no drafter to ask or to update, and nothing to decide.
 
         Where nothing was drafted in the end, but asking ran the first layers of the pass, that time belongs to the pass.
         """
@@ -365,14 +365,14 @@ class Answer:
         )
         if began is None:
             step.prompt, step.reused = len(self.order.ids), self._reused
-            if self.order.before and self.emitter.stands != self.order.shown:
-                step.stands = self.emitter.stands
+            if self.order.before and self.emitter.recalled != self.order.shown:
+                step.stands = self.emitter.recalled
         if self._looks:
             self._detail(step, done, tokens, rows)
         if began is not None:
             step.why = self._telling.news(self.policy.chosen, self.policy.wait)
-            if step.t - self._told >= TOLD:
-                step.plain, self._told = self._plain_pass(), step.t
+            if step.t - self._plain_reported >= TOLD:
+                step.plain, self._plain_reported = self._plain_pass(), step.t
             spent = time.perf_counter() - began
             self.timing.decode_s += spent
             step.host_ms = max(0.0, spent * 1e3 - step.draft_ms - step.verify_ms)
@@ -383,7 +383,7 @@ class Answer:
 
     def _detail(self, step: Step, done: RoundResult, tokens: list[Token], rows: list[int]) -> None:
         if not self.order.detail:
-            _tell_chances(done, tokens, rows)
+            _add_probabilities(done, tokens, rows)
             return
         probs = done.logits.float().softmax(-1)  # [1 + n, V]; of the first round one row
         decode, step.top, step.top_text = self.order.decode, [], []
@@ -441,7 +441,7 @@ class Answer:
         return loops([*self.order.before, *self.emitter.ids])
 
 
-def _tell_chances(done: RoundResult, tokens: list[Token], rows: list[int]) -> None:
+def _add_probabilities(done: RoundResult, tokens: list[Token], rows: list[int]) -> None:
     """The target's probability of each token; `rows` are their places in the round."""
     if not tokens:
         return

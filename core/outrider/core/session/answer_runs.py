@@ -122,7 +122,7 @@ class Prompting:
     """Answers of one request, greedy and of seed 0 unless `sampling` says otherwise.
 
     Steps are kept in memory and only notices are sent on by `say`, as writing every step would be timed with the engine's
-    work. `detail`: the steps also tell what they rejected and the best tokens. `begins` hears of every answer of `turns`.
+    work. `detail`: the steps also report what they rejected and the best tokens. `begins` is called for every answer of `turns`.
     """
 
     def __init__(

@@ -118,7 +118,7 @@ class _BatchedAnswer(Answer):
         return SequencePass([self.cache.tokens[-1], *draft.ids], self.kv, None if draft.chain else draft.above, states)
 
     def accept(self, result: Pass, verify_s: float, chosen: list[int] | None) -> list[Share]:
-        """Accept and tell; `verify_s`: its share of the pass; `chosen`: the target's choice at every row, if it is known.
+        """Accept and report; `verify_s`: its share of the pass; `chosen`: the target's choice at every row, if it is known.
 
         Returns what the policy may learn of its draft: nothing where none was asked for, or all of a free one was cut.
         """
@@ -137,7 +137,7 @@ class _BatchedAnswer(Answer):
         return [Share(phase, self._asked, replace(self._outcome(done, 0.0), drafter=who))]
 
     def leave(self) -> None:
-        """Give states and drafter back."""
+        """Release states and drafter."""
         if self.drafter is not None:
             self.drafter.close()
         self.kv = self._rounds = self.drafter = None
@@ -239,7 +239,7 @@ class Batch:
             seat.cut(length)
 
     def _left(self, seat: _BatchedAnswer) -> bool:
-        """Whether an answer has ended; then its place is free and its end is told."""
+        """Whether an answer has ended; then its place is free and its end is reported."""
         if seat.emitter.finish is None:
             return False
         seat.leave()

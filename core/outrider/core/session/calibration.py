@@ -30,7 +30,7 @@ CALIBRATION = 1.5  # seconds after which no further width, or number of threads,
 ALL_THREADS = min(
     torch.get_num_threads(), cpus.available()
 )  # what torch takes by itself, but not beyond a container's quota
-PAYS = 0.97  # share of the best time that another number of threads must come below: a few passes tell no more
+PAYS = 0.97  # share of the best time that another number of threads must come below: a few passes show no more
 FAR, CHUNK = 1024, 512  # tokens of context behind which passes are timed again, and how many of them one pass makes
 PLAIN_TO_SEE = 1.08  # times that a pass must take there, to be more than noise
 

@@ -43,7 +43,7 @@ from .pool import PooledDrafter, Wanted, load_drafter
 from .resuming import Begun, Resuming
 
 Say = Callable[[Step | Progress | Notice], None]
-TAIL = 4096  # characters of a raw text that tell what kind of text goes on
+TAIL = 4096  # characters of a raw text that show what kind of text goes on
 RULES = ("match", "rejection", "typical")
 
 
@@ -52,7 +52,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.model: Model | None = None
-        self._told: ModelChoice | None = None  # whose template was said to have no switch for thinking
+        self._warned_for: ModelChoice | None = None  # whose template was said to have no switch for thinking
         self._folding: ModelChoice | None = None  # whose template was asked whether it has a system role
 
     def load(self, choice: ModelChoice, number: int, say: Say, cancelled: Callable[[], bool]) -> Model:
@@ -104,8 +104,8 @@ class Engine:
         fresh = self.model is None or self.model.choice != request.model
         model = self.load(request.model, request.id, say, control.cancelled)
         order = self.order(model, request, began, fresh=fresh)
-        self._tell_deaf(model, request, say)
-        self._tell_folded(model, request, say)
+        self._warn_no_thinking_switch(model, request, say)
+        self._warn_folded(model, request, say)
         answer = Answer(order, model.cache, model.policy, self.chooser(model, request, say, control), say)
         try:
             report = answer.run(control)
@@ -114,8 +114,8 @@ class Engine:
                 while model.cache.drafters.make_room():
                     pass
             raise
-        self._tell_slow(model, request, say)
-        model.history.keep(model.policy)
+        self._warn_slow(model, request, say)
+        model.history.save(model.policy)
         return report
 
     def generate_many(
@@ -139,7 +139,7 @@ class Engine:
         drafters = [self.chooser(model, request, say, control)(request.drafter) for request in requests]
         made = Batch(model.cache.target, model.policy, list(zip(orders, drafters, strict=True)), say)
         reports = made.run(control, batch)
-        model.history.keep(model.policy)
+        model.history.save(model.policy)
         return reports
 
     def order(self, model: Model, request: Generate, began: float, *, fresh: bool = False) -> AnswerRequest:
@@ -264,16 +264,16 @@ class Engine:
         form = thinking.find(template.source, model.tokenizer)
         return Splitter(form, prompt) if form is not None else None
 
-    def _tell_deaf(self, model: Model, request: Generate, say: Say) -> None:
+    def _warn_no_thinking_switch(self, model: Model, request: Generate, say: Say) -> None:
         """Say once for each model that its template writes the same whether it is asked for thinking or not."""
-        if request.think is None or request.prompt is not None or self._told == request.model:
+        if request.think is None or request.prompt is not None or self._warned_for == request.model:
             return
         asked, other = (self.prompt(model, msgspec.structs.replace(request, think=way)) for way in (True, False))
         if asked == other:
-            self._told = request.model
+            self._warned_for = request.model
             say(Notice(f"The chat template of {request.model.model} has no switch for thinking.", request.id, "info"))
 
-    def _tell_folded(self, model: Model, request: Generate, say: Say) -> None:
+    def _warn_folded(self, model: Model, request: Generate, say: Say) -> None:
         """Say once for each model that its template has no place for a system text."""
         messages, template = _asked(request), model.tokenizer.template
         if template is None or self._folding == request.model or not messages or messages[0].role != "system":
@@ -283,7 +283,7 @@ class Engine:
             text = f"The chat template of {request.model.model} knows no system text: it is put in front of the first question."
             say(Notice(text, request.id, "info"))
 
-    def _tell_slow(self, model: Model, request: Generate, say: Say) -> None:
+    def _warn_slow(self, model: Model, request: Generate, say: Say) -> None:
         """Say once for each model that its passes could not be captured."""
         runner = model.cache.target.graph_runner
         if runner is not None and runner.capture.trouble and not model.slow:
@@ -300,11 +300,11 @@ class Engine:
         bring: Callable[[str, int, int, str], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> active.ActiveDrafter | None:
-        """The loaded drafter of `choice`, None for plain decoding. Weights that are not here are brought, told to `bring`.
+        """The loaded drafter of `choice`, None for plain decoding. Weights that are not here are downloaded by `bring`.
 
-        Raises DrafterError, ModelError if an explicit choice cannot ride, and what bringing weights raises. `auto` without
-        weights never fails: what cannot be loaded is told, and left out. One that failed, in loading or while it drafted, is not
-        read again until the user asks for it: None, or what loading it raised.
+        Raises DrafterError, ModelError if an explicit choice cannot be used, and what downloading weights raises. `auto` without
+        weights never fails: what cannot be loaded is reported, and left out. One that failed, in loading or while it drafted,
+        is not read again until the user asks for it: None, or what loading it raised.
         """
         names, weights = self._drafters(model, choice, bring, cancelled)
         if not names:
@@ -328,7 +328,7 @@ class Engine:
         return parts[0] if alone else Composite(parts, model.policy, trees=model.cache.target.trees)
 
     def ask_again(self, choice: DrafterChoice) -> None:
-        """The user asked for a drafter: what failed of it is tried again, and told again."""
+        """The user asked for a drafter: what failed of it is tried again, and reported again."""
         if self.model is not None:
             self.model.cache.drafters.forgive(choice.name.replace("-", "_"))
             self.model.refused = [other for other in self.model.refused if other != choice]
@@ -340,7 +340,7 @@ class Engine:
         bring: Callable[[str, int, int, str], None] | None,
         cancelled: Callable[[], bool] | None,
     ) -> tuple[tuple[str, ...], str | None]:
-        """Names of the methods that ride, cheap one first where two do, and the path of their weights."""
+        """Names of the methods in use, the cheap one first of two, and the path of their weights."""
         name, info = choice.name.replace("-", "_"), model.cache.target.info
         if name == "none":
             return (), None

@@ -1,4 +1,4 @@
-"""The drafters of a loaded model: each is loaded once and shared by `auto`, composites and its own name, with what it has heard.
+"""The drafters of a loaded model: each is loaded once and shared by `auto`, composites and its own name, with what it knows.
 
 A drafter that is not in use keeps what it knows of the conversation, and gets the rest when it is next asked for a draft. One
 that failed, while loading or drafting, is not loaded again until the user asks for it. Where memory is short, the drafter that
@@ -65,7 +65,7 @@ class PooledDrafter(GuardedDrafter):
         super().reset()
 
     def observe(self, step: Committed) -> None:
-        """Tokens that another one drafted, or nobody: told when this one is next asked, or when too much would wait."""
+        """Tokens that another one drafted, or nobody: passed on when this one is next asked, or when too many would wait."""
         if not self.failed:
             self._waiting.append(step)
             self.behind += step.tokens.shape[0]
@@ -102,13 +102,13 @@ class PooledDrafter(GuardedDrafter):
             self._states.cut(length)
 
     def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
-        """A checked draft, or None; made with all that it was to hear."""
+        """A checked draft, or None; made with all tokens that it was to get."""
         if self._waiting:
             self.catch_up()
         return super().propose(context, vocab, trees=trees)
 
     def propose_device(self, context: DeviceContext) -> DraftTree | None:
-        """As `DeviceDrafter`; made with all that it was to hear."""
+        """As `DeviceDrafter`; made with all tokens that it was to get."""
         self.catch_up()
         return super().propose_device(context)
 
@@ -133,7 +133,7 @@ class PooledDrafter(GuardedDrafter):
     def _has_room(self, phase: str) -> bool:
         if phase not in ("advance", "propose") or not self.make_room():
             return False
-        if phase == "advance":  # it may have heard a part of it
+        if phase == "advance":  # it may have got a part of it
             self._call("rewind", self.known - self.behind)
         return True
 
@@ -206,7 +206,7 @@ class DrafterPool:
             drafter.close()
 
     def rewind(self, length: int) -> None:
-        """Cut what all have heard to `length` tokens."""
+        """Cut what all know to `length` tokens."""
         for drafter in self._drafters.values():
             drafter.rewind(length)
 

@@ -28,7 +28,7 @@ NEAR = (64, 256)  # newest tokens of which that must be true too
 
 
 def give_states(target: TargetModel, tokens: Sequence[int], drafter: ActiveDrafter, costs: Costs) -> None:
-    """Tell `drafter` the states of the newest tokens if it needs and lacks them; `tokens` are all, which it has heard."""
+    """Give `drafter` the states of the newest tokens if it needs and lacks them; `tokens` are all, which it knows."""
     count = min(len(tokens) - 1, affordable(costs))  # the root has not been read yet
     reaches = [min(newest, count) for newest in (*NEAR, count)]
     if drafter.failed or all(FEW * drafter.lacking(reach) <= reach for reach in reaches):

@@ -97,7 +97,7 @@ class Loop:
 
     def run(
         self,
-        tell: Callable[[int, Mapping[str, float]], None],
+        report: Callable[[int, Mapping[str, float]], None],
         cancelled: Callable[[], bool],
         looks: Callable[[int], Mapping[str, float]] | None = None,
     ) -> None:
@@ -118,7 +118,7 @@ class Loop:
                 more = looks(self.step) if looks is not None else {}
                 figures |= more
                 log.write(json.dumps({"step": self.step, **figures}) + "\n")
-                tell(self.step, figures)
+                report(self.step, figures)
                 stop = cancelled()
                 if stop or more or time.monotonic() - saved > SAVED or self.step == self._schedule.steps:
                     log.flush()

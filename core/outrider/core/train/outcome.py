@@ -18,7 +18,7 @@ from outrider.core.library.drafter_card import Card, Measured
 
 from .plan import Plan
 
-RIVALS = ("trained", "beside", "shipped")  # places from where a drafter rides by itself
+RIVALS = ("trained", "beside", "shipped")  # places from where a drafter is used by itself
 
 
 class Trained(msgspec.Struct, kw_only=True):

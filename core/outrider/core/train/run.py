@@ -156,7 +156,7 @@ class Course:
                 self._fit(plan, model, teacher, answers)
         if begins:
             disk = resources.check_disk(self.folder, self._expected(plan), teacher, size, cache=self._cache)
-            self._say(Notice(resources.told(needed, disk), self._request.id, "info"))
+            self._say(Notice(resources.needs_text(needed, disk), self._request.id, "info"))
         self._gather(model, plan, answers)
         texts = plan.taken(answers.texts())
         held, taught = parted(texts)
@@ -355,7 +355,7 @@ class Course:
         steps = plan.schedule.steps
         every = max(1, steps // LOOKS)
 
-        def tell(step: int, figures: Mapping[str, float]) -> None:
+        def report(step: int, figures: Mapping[str, float]) -> None:
             self._tell("training", step, steps, "steps", "", dict(figures))
 
         def looks(step: int) -> Mapping[str, float]:
@@ -366,7 +366,7 @@ class Course:
             return {} if found is None else {"tokens_per_pass": found.tokens_per_pass}
 
         with self._timed("training"):
-            loop.run(tell, self._cancelled, looks)
+            loop.run(report, self._cancelled, looks)
 
     def _finished(
         self, model: Model, teacher: Teacher, plan: Plan, loop: Loop, texts: tuple[Sequence[Kept], Sequence[Kept]]

@@ -60,14 +60,14 @@ class _Shelf:
             self._shape
         )
 
-    def fill(self, parts: Iterator[Tensor], starts: Sequence[int], tell: Callable[[int], None]) -> None:
+    def fill(self, parts: Iterator[Tensor], starts: Sequence[int], report: Callable[[int], None]) -> None:
         """Compute them, part after part. Raises ModelError if there is no room."""
         self._told.unlink(missing_ok=True)
         self._room()
         rows = self.rows()
         for number, part in enumerate(parts):
             rows[starts[number] : starts[number + 1]] = part.cpu()
-            tell(number)
+            report(number)
         del rows
         self._told.write_bytes(self._head)
 
@@ -105,14 +105,14 @@ class States:
         self._rows: Tensor | None = None  # [N, P, d]
         self._labels: Tensor | None = None  # [R, 2 k] int32, the second half the bits of fp32
 
-    def prepare(self, of: str, tell: Callable[[int, int], None], cancelled: Callable[[], bool]) -> None:
+    def prepare(self, of: str, report: Callable[[int, int], None], cancelled: Callable[[], bool]) -> None:
         """Read all texts, unless that is done; `of` names the data. Raises Cancelled, ModelError if the disk is full."""
         if self._file is None:
             return
         total, dtype = self._starts[-1], _stored(self._teacher)
 
         def done(number: int) -> None:
-            tell(self._starts[number + 1], total)
+            report(self._starts[number + 1], total)
 
         if self.states:
             shape = (total, len(self.states), self._teacher.info.width)

@@ -91,7 +91,7 @@ class DFlashDrafter:
             return None
         if tree:
             return self._tree(slots, context)
-        if slots.linked or context.probs or self._tells:
+        if slots.linked or context.probs or self._uses_confidence:
             return self._chain(slots, context)
         held = certainty(slots.logits) if self._weighs else None
         return Draft(context.sample(self._in_target_ids(slots.logits), position, []), confidence=held)
@@ -162,7 +162,7 @@ class DFlashDrafter:
         return not self._state.captured
 
     @property
-    def _tells(self) -> bool:
+    def _uses_confidence(self) -> bool:
         """Whether the confidence head is asked."""
         return self._parts.confidence is not None and (self._weighs or self._options.confidence > 0)
 
@@ -174,7 +174,7 @@ class DFlashDrafter:
         )  # the block is there: no stop saves it
         for slot in range(count):
             previous = torch.tensor(picks.path[-1:] or context.tokens[-1:], device=slots.logits.device)
-            sure = self.sure(slots, slot, previous) if self._tells else None
+            sure = self.sure(slots, slot, previous) if self._uses_confidence else None
             if sure is not None and sure < self._options.confidence:
                 break
             own = slots.follow(slot, previous)

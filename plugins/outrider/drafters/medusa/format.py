@@ -56,7 +56,7 @@ class HeadFiles(ABC):
 
     def __init__(self, files: DraftFiles) -> None:
         self.source, self.config, self.where, self.told = files, files.config, files.path, files.settings
-        self._names = files.holds.difference(self.beside)
+        self._names = files.holds.difference(self.extra_tensors)
         self.heads, self.layers = self._count()
         self.vocab, self.width = self._sizes()
         wanted = self._shapes()
@@ -74,7 +74,7 @@ class HeadFiles(ABC):
         return self.kind
 
     @property
-    def beside(self) -> Sequence[str]:
+    def extra_tensors(self) -> Sequence[str]:
         """Tensors that may be there and are none of a head's."""
         return ()
 
@@ -146,7 +146,7 @@ class MedusaFiles(HeadFiles):
     kind = "Medusa"
 
     @property
-    def beside(self) -> Sequence[str]:
+    def extra_tensors(self) -> Sequence[str]:
         """As `HeadFiles`."""
         return TABLES if self.tied else ()
 
@@ -200,7 +200,7 @@ class HydraFiles(HeadFiles):
     kind = "Hydra"
 
     @property
-    def beside(self) -> Sequence[str]:
+    def extra_tensors(self) -> Sequence[str]:
         """As `HeadFiles`."""
         return _IDLE
 

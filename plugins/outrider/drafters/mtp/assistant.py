@@ -33,7 +33,7 @@ from outrider.core.drafting.layers import (
     load_layers,
 )
 
-from .readings import ASSISTANT, told
+from .readings import ASSISTANT, choices_of
 
 MOST = 8  # tokens of a draft
 HEADS = 1 << 14  # of keys: no config has more
@@ -157,7 +157,7 @@ class Assistant:
 
 def load(target: Target, files: DraftFiles, options: Mapping[str, object]) -> Assistant:
     """The assistant in a checkpoint; option `position` chooses the reading. Raises ModelError, BrokenFileError, UsageError."""
-    return Assistant(target, _build(target, files), told(options, ASSISTANT)["position"])
+    return Assistant(target, _build(target, files), choices_of(options, ASSISTANT)["position"])
 
 
 def decoder(config: Mapping[str, Any]) -> dict[str, Any]:

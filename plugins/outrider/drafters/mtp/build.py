@@ -10,7 +10,7 @@ from outrider.core.drafting.files import DraftFiles, further_layers
 from outrider.core.drafting.layers import DraftLayers, WeightReader, load_layers
 
 from .layout import COPIES, Layout, find
-from .readings import CHAIN, told
+from .readings import CHAIN, choices_of
 from .sequential import Layer, SequentialDrafter
 
 
@@ -19,7 +19,7 @@ def load(target: Target, files: DraftFiles, options: Mapping[str, object]) -> Se
     layout = find(files.holds, target.info.layers)
     if layout is None:
         raise ModelError(f"{files.name} holds no prediction layers.", "Take a copy of the model that kept them.")
-    chosen = told(options, CHAIN)
+    chosen = choices_of(options, CHAIN)
     spec = further_layers(target.info.config, layout.first, layout.count)
     read = WeightReader(files, spec, target, form=target.form, prefix=layout.prefix)
     first = load_layers(read, [layout.first])

@@ -72,7 +72,7 @@ class ParallelTrainee(Learner):
         def each(states: list[Tensor]) -> Iterator[Tensor]:
             return losses.each(batch, states[0], self._heads(batch, states[1], sayings))
 
-        return losses.told(lean.backward([read.last, read.kept[0]], each))
+        return losses.report(lean.backward([read.last, read.kept[0]], each))
 
     def _heads(self, batch: Batch, state: Tensor, sayings: Sayings) -> Iterator[tuple[int, Said, Tensor]]:
         """Of each head the rows that are asked, and what the output layer reads of them [R, d]."""

@@ -84,7 +84,7 @@ class SequentialTrainee(Learner):
             depths = ((depth, said, x) for depth, ((said, _), x) in enumerate(zip(found, states[1:], strict=True)))
             return losses.each(batch, states[0], depths)
 
-        return losses.told(lean.backward([read.last, *(x for _, x in found)], each))
+        return losses.report(lean.backward([read.last, *(x for _, x in found)], each))
 
     def _count(self, done: float) -> int:
         """Layers that learn now; those that begin to become copies of the first."""

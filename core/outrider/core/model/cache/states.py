@@ -232,7 +232,7 @@ class Recurrent:
     """A state that is overwritten, [...]: `commit` picks the one after any token of the last pass, or the one before it.
 
     Of a pass wider than the slack only the end is kept: a copy for each token would be far too much. Still passes write what
-    they settle on into tensors that stay where they are, `hold` puts the state there. Other tensors are never written again,
+    they settle on into tensors that stay where they are, `pin` puts the state there. Other tensors are never written again,
     but those of a captured pass when it runs again.
     """
 
@@ -353,7 +353,7 @@ class Cache:
         self.length, self.early_states = length, None
 
     def pin(self) -> None:
-        """Get ready for still passes: every state lies where it will stay."""
+        """Get ready for still passes: every state is where it will stay."""
         for state in self._bound:
             if isinstance(state, Recurrent):
                 state.pin()
@@ -361,7 +361,7 @@ class Cache:
     def settle(self, base: Tensor, count: Tensor, path: Tensor | None = None) -> None:
         """Within a still pass from `base` [1] on: its first `count` [1] tokens are true, or of a tree the rows `path` [S].
 
-        `path` goes on with the rows' own numbers behind the last true one, so that what is moved there stays what it is.
+        `path` goes on with the rows' own numbers behind the last true one, so that what is moved there stays the same.
         """
         for state in self.states:
             if isinstance(state, Recurrent):

@@ -77,7 +77,7 @@ class Triton:
         """As `Fused`."""
         return flash.attend(mixed, kv, heads, place)
 
-    def crowd(self, places: Sequence[KVSlots]) -> None:
+    def attend_batch(self, places: Sequence[KVSlots]) -> None:
         """As `Fused`: none yet."""
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
