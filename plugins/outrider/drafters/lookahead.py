@@ -67,7 +67,7 @@ class Pool:
             del self._sets[next(iter(self._sets))]
 
     def after(self, token: int) -> list[tuple[int, ...]]:
-        """What the n-grams that begin with `token` go on with, newest first."""
+        """What the n-grams that begin with `token` continue with, newest first."""
         return list(reversed(self._sets.get(token, {})))
 
     def copy(self) -> Pool:
@@ -112,7 +112,7 @@ class Tree:
 
 
 class LookaheadDrafter:
-    """Follows one conversation with a pool and a window of guesses for the positions behind the root."""
+    """Follows one conversation with a pool and a window of guesses for the positions after the root."""
 
     needs = Needs(choices=True)
     shape = Shape(nodes=MOST, depth=MOST)

@@ -168,7 +168,7 @@ class Verify(Request):
 
 
 class Train(Request):
-    """Train a drafter, or go on with a run that was stopped: then `order` names its folder, and the rest is as it was begun.
+    """Train a drafter, or continue with a run that was stopped: then `order` names its folder, and the rest is as it was begun.
 
     Result: a dict, as `outrider train --json` writes it. A `Cancel` leaves the run so that it can go on."""
 
@@ -249,7 +249,7 @@ class Step(Event):
     top_text: list[list[str]] | None = None  # the texts of `top`
     phase: Phase = "prose"  # what kind of text it began in
     prompt: int = 0  # tokens of the prompt; of the first step alone
-    reused: int = 0  # of them, kept from the answer before
+    reused: int = 0  # of them, kept from the previous answer
     plain: PlainPass | None = None  # a few times a second, once it is known
     stands: tuple[int, int] | None = None  # characters of answer and thought that are gone on from, if not all of them
 

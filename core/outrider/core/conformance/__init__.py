@@ -72,7 +72,7 @@ def check(
     `make` raises at the first call.
     """
     texts = [tuple(ids[-PROMPT:]) for ids in prompts]
-    texts.append(texts[0][-REPEATED:] * TIMES)  # most models go on with a repetition, and most drafters guess it
+    texts.append(texts[0][-REPEATED:] * TIMES)  # most models continue with a repetition, and most drafters guess it
     kit = _Kit(target, make, texts, trusted)
     done = []
     try:
@@ -118,7 +118,7 @@ class _Kit:
         self._subject: WatchedDrafter | None = None
         self._answers: dict[tuple[int, ...], Run] = {}
         self.most = 0  # draft tokens that were accepted on one prompt
-        self.place: tuple[Sequence[int], int | None] = self.first, None  # a text, and the token behind it
+        self.place: tuple[Sequence[int], int | None] = self.first, None  # a text, and the token after it
 
     def subject(self, *, twice: bool = False) -> WatchedDrafter:
         """The drafter, reset; a new one where the last one failed."""
@@ -278,7 +278,7 @@ class _Kit:
         return f"An end token inside a draft ends the answer after {len(got.ids)} tokens; the next turn is right too."
 
     def _end(self) -> tuple[tuple[int, ...], int, bool]:
-        """A prompt, a token to end its answer by, and whether it was accepted there: best with another accepted behind it."""
+        """A prompt, a token to end its answer by, and whether it was accepted there: best with another accepted after it."""
         for ids in dict.fromkeys((self.first, *self.prompts)):
             run = self._ridden(ids)
             kinds, fresh = run.report.kinds, [i for i, token in enumerate(run.ids) if token not in run.ids[:i]]
@@ -369,7 +369,7 @@ class _Kit:
 
 
 def _partial(run: Run) -> list[int]:
-    """Rounds, from 0, that drafted behind a draft that was right in part."""
+    """Rounds, from 0, that drafted after a draft that was right in part."""
     found = []
     for number in range(1, len(run.drafts)):
         kinds = [token.kind for token in run.steps[number].tokens]

@@ -254,7 +254,7 @@ class Rig:
     # ------------------------------------------------------------------ by hand
 
     def prefill(self, drafter: GuardedDrafter, ids: Sequence[int], root: int | None = None) -> list[int]:
-        """A prompt and the token behind it (None: the likeliest), given as the engine gives them; the ids."""
+        """A prompt and the token after it (None: the likeliest), given as the engine gives them; the ids."""
         self.target.rewind(0)
         result = self.target.forward(ids, last=True, states=drafter.needs.hidden)
         self.target.commit(len(ids))

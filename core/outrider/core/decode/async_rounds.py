@@ -2,7 +2,7 @@
 
 Where nothing depends on the host (plain passes, drafts that are made on the device), the next round is launched before the last
 one is read, so that reading, writing text and telling the user cost no device time. A drafter then sees the round in flight as
-tensors, and is told of it as of any other once it is read. What was launched beyond the end is forgotten: the length stays.
+tensors, and gets it as of any other once it is read. What was launched beyond the end is forgotten: the length stays.
 
 Letters: `W` rows of a pass.
 """

@@ -173,7 +173,7 @@ class Rounds:
         return self._launch(self._async, drafter, author, budget)
 
     def _launch_next(self, rounds: AsyncRounds, drafter: ActiveDrafter | None) -> None:
-        """Launch the round behind the newest one, if nothing of it is left to the host."""
+        """Launch the round after the newest one, if nothing of it is left to the host."""
         next_round = ("none", 0) if drafter is None else self.next_round and self.next_round()
         if not next_round:
             return

@@ -232,7 +232,7 @@ class GuardedDrafter:
         return other
 
     def close(self) -> None:
-        """Free what it holds, and let go of it: memory may be free only with the last reference."""
+        """Free what it holds, and drop the reference: memory may be free only with the last reference."""
         drafter, self.failed = self._drafter, True
         self._drafter = Stateless()
         if self._shared:

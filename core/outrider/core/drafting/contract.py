@@ -125,7 +125,7 @@ class Context:
     that; None: always. A drafter that makes one token after another asks before it draws each one, and ends its draft at the
     first no: what it decides by was known before, so that the draft keeps its `probs`."""
     worth_extending: Callable[[int], bool] | None = None
-    """`worth_extending(depth)`: whether it is worth the time to find out what a token at that depth would be, the one before
+    """`worth_extending(depth)`: whether it is worth the time to find out what a token at that depth would be, the previous one
     it having been drawn; None: always. Only for a drafter that asks `worth_drafting` too."""
 
 

@@ -88,7 +88,7 @@ class DecoderState:
         return DecoderState(self.decoder, self.capacity, self._graphs)
 
     def read(self, ids: list[int]) -> Tensor:
-        """Keep the longest prefix that cache and conversation have in common, read the rest; logits [V] behind the last id."""
+        """Keep the longest prefix that cache and conversation have in common, read the rest; logits [V] after the last id."""
         self._keep_common(ids[:-1])
         logits = self._feed(ids)
         assert logits is not None

@@ -251,7 +251,7 @@ class DraftFiles:
         return words(self.load(f"{prefix}d2t"), marks, vocab, self.name)
 
     def below(self, prefix: str) -> DraftFiles:
-        """What begins with a prefix, under the names behind it."""
+        """What begins with a prefix, under the names after it."""
         names = {name.removeprefix(prefix): name for name in self.holds if name.startswith(prefix)}
         return DraftFiles(self, names, self._again)
 

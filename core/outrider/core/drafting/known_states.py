@@ -9,7 +9,7 @@ class KnownStates:
     """The tokens of a conversation whose states it got, as runs in ascending order."""
 
     def __init__(self) -> None:
-        self._runs: list[tuple[int, int]] = []  # first token, and the one behind the last
+        self._runs: list[tuple[int, int]] = []  # first token, and the one after the last
 
     def add(self, step: Committed) -> None:
         """Count the states of a step, which belong to the last of its tokens."""

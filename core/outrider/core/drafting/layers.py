@@ -245,7 +245,7 @@ def block_layout(scratch: Scratch, slots: int, *, causal: bool, window: int = 0)
     """Of `slots` provisional rows that see each other, or those before them alone, and the true rows.
 
     `window`: every slot sees the same so many true rows, the last ones. These are given as loose rows at the first slot's
-    position, where the window of no slot ends before them, and all that lies below them is outside it. Where only the device
+    position, where the window of no slot ends before them, and all that is below them is outside it. Where only the device
     knows how many rows are true, they begin so far before it even where the rows do not: more than a kernel takes.
     """
     device, count = scratch.like.device, scratch.base

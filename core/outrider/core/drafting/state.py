@@ -38,7 +38,7 @@ TAIL = 64  # newest states that stay when their rows are written
 
 Run = Callable[[Sequence[KVCache], Tensor, Tensor, PassLayout, "Tensor | slice"], Any]
 """`run(rows, ids [S], x [S, d], layout, newest)` writes the rows of a pass and gives, as tensors, what the drafter wants of its
-rows `newest` [k]. Row i stands for the state `x[i]` and the token behind it, `ids[i]`."""
+rows `newest` [k]. Row i stands for the state `x[i]` and the token after it, `ids[i]`."""
 
 
 Work = Callable[[Any, "Scratch", "Window"], Any]
@@ -83,7 +83,7 @@ class Known(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The position behind the last."""
+        """The position after the last."""
         return self.position + self.states.shape[0]
 
 
@@ -98,7 +98,7 @@ class Scratch(NamedTuple):
     shifted: bool = True  # False: `shift` is 0
 
     def line(self, rows: int, past: int = 0) -> PassLayout:
-        """Of a pass of so many rows behind `past` provisional ones, of which none sees those behind it."""
+        """Of a pass of so many rows behind `past` provisional ones, of which none sees those after it."""
         if not self.shifted:
             return self.layout(rows, None, past)
         start, device = self.base + past, self.like.device
@@ -260,7 +260,7 @@ class DraftState:
 
     @property
     def _stop(self) -> int:
-        """The position behind the last known state."""
+        """The position after the last known state."""
         return max(self._next, self._known[-1].stop) if self._known else self._next
 
     def _shift(self, row: int) -> int:

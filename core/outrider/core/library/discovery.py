@@ -30,7 +30,7 @@ Place = tuple[Where, Path]
 
 
 def near(info: ModelInfo) -> list[DrafterRow]:
-    """Every method, with weights that lie in the checkpoint or beside it; looks no further. Best first."""
+    """Every method, with weights that are in the checkpoint or beside it; looks no further. Best first."""
     return _placed(info, list(_here(info)))
 
 
@@ -209,7 +209,7 @@ def _weight(path: Path) -> int:
 
 
 def _known(info: ModelInfo, model: str) -> list[KnownDrafter]:
-    """The published drafters of a model, with where they lie if they are here."""
+    """The published drafters of a model, with where they are if they are here."""
     found = (catalogue.drafters_for(name) for name in _names(info, model))
     return [_told(one) for one in next(filter(None, found), ())]
 

@@ -184,7 +184,7 @@ def _sync(path: Path) -> None:
 
 
 def _tidy(work: Path) -> None:
-    """Delete what a try left, all but files from the hub: the next try goes on with those, and so does who stopped this one."""
+    """Delete what a try left, all but files from the hub: the next try continues with those, and so does who stopped this one."""
     keep = "hub" if planned(work) and size_of(arriving(work)) else ""
     if not keep:
         shutil.rmtree(work, ignore_errors=True)

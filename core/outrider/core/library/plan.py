@@ -189,7 +189,7 @@ def of_checkpoint(checkpoint: Checkpoint, name: str = "") -> Subject:
         device, dtype = torch.device(how.device), DTYPES[how.dtype]
         form = WeightFormat(dtype, device, {"int8": 8, "int4": 4}.get(how.quantize), how.keep)
         total = resident(checkpoint, form)
-        if shared:  # the head's own copy of a token table that it cannot multiply by as it lies
+        if shared:  # the head's own copy of a token table that it cannot multiply by as it is
             table = next(name for name in used(checkpoint) if name.endswith(_TABLES[:2]))
             layout = checkpoint.layout(table)
             if (layout is not None and form.keep != "none") or form.quantize or packs(dtype, device):

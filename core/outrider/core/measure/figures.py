@@ -186,7 +186,7 @@ def ratio(pairs: Iterable[Pair]) -> float:
 
 
 def interval(pairs: Sequence[Pair], samples: int = SAMPLES) -> Interval:
-    """Where the ratio lies with 95 % confidence: percentiles over prompts drawn again with replacement, each with its plain
+    """Where the ratio is with 95 % confidence: percentiles over prompts drawn again with replacement, each with its plain
     answers. None for fewer than two prompts."""
     if len(pairs) < 2:
         return None

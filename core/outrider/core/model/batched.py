@@ -1,6 +1,6 @@
 """One pass over the tokens of several conversations: weights are read once for all, each keeps states of its own.
 
-What looks at rows alone (embedding, norms, linear layers, channel mixers, head) runs over all rows behind each other. A token
+What looks at rows alone (embedding, norms, linear layers, channel mixers, head) runs over all rows one after another. A token
 mixer comes apart into what it does to each row before and after, and what it does along the tokens of one conversation.
 
 Letters: `S` tokens of one conversation, `R` rows of all of them, `V` vocabulary, `d` width.
@@ -33,7 +33,7 @@ class Parted(Protocol):
         ...
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """[R, d] -> what the other two steps take, each part with R rows; hangs on each row alone."""
+        """[R, d] -> what the other two steps take, each part with R rows; depends on each row alone."""
         ...
 
     def along(self, parts: tuple[Tensor, ...], where: PassLayout, state: State | None) -> Tensor:
@@ -41,7 +41,7 @@ class Parted(Protocol):
         ...
 
     def output(self, y: Tensor, parts: tuple[Tensor, ...], residual: Tensor | None) -> Tensor:
-        """[R, ...] -> [R, d], plus the residual if there is one; hangs on each row alone."""
+        """[R, ...] -> [R, d], plus the residual if there is one; depends on each row alone."""
         ...
 
 
@@ -145,7 +145,7 @@ class Batched(Decoder):
 
     @torch.inference_mode()
     def together(self, shares: Sequence[SequencePass]) -> list[Pass]:
-        """A pass behind the committed tokens of each conversation; nothing is committed.
+        """A pass after the committed tokens of each conversation; nothing is committed.
 
         As many passes as keep each within `MAX_DECODE_ROWS` rows: a row's result does not depend on the others there.
         """

@@ -373,7 +373,7 @@ class Builder(Reader):
         return [Dense(self.layer(g), self.layer(w), act) for g, w in zip(uppers, lowers, strict=True)]
 
     def _granite_experts(self, spec: ExpertsSpec, at: str) -> Experts:
-        """Granite names them its own way; the shared branch lies beside them."""
+        """Granite names them its own way; the shared branch is beside them."""
         router = Router(spec, self.linear(at + "router.layer", spec.experts, self.spec.width, exact=True))
         each = self._stacked(spec, at + "input_linear.weight", at + "output_linear.weight")
         beside = at.removesuffix("block_sparse_moe.") + "shared_mlp."

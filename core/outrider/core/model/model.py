@@ -106,7 +106,7 @@ class TargetModel:
         states: Sequence[int] = (),
         parents: Sequence[int] | None = None,
     ) -> Pass:
-        """One pass over `ids` behind the committed tokens; nothing is committed.
+        """One pass over `ids` after the committed tokens; nothing is committed.
 
         With `parents` the ids are a root and a tree below it: id 1 + i is a child of id 1 + parents[i], -1 is the root. `last`:
         logits of the last row only, as for a prompt. What `early` has computed of these very tokens is not computed again.
@@ -139,7 +139,7 @@ class TargetModel:
         return None if self.cache.early_states is None else self.cache.early_states.first(len(ids))
 
     def _fixed(self, ids: Tensor, states: Sequence[int]) -> Pass:
-        """The pass of a chain, filled up to the width; what stands behind the chain is scratch."""
+        """The pass of a chain, filled up to the width; what stands after the chain is scratch."""
         rows = ids.shape[0]
         start = PaddedStart(self.length, padded(self.cache.capacity), rows)
         made = self.decoder.still(filled(ids.to(self.device), self.width), self.cache, start, states=states)
@@ -221,7 +221,7 @@ class TargetModel:
     def capture(self, function: Callable[..., Result], *examples: Tensor) -> Callable[..., Result]:
         """A CUDA graph of `function` on a GPU, the function itself elsewhere.
 
-        It takes tensors of the examples' shapes, asks the device for no value, and what it writes beside its result lies where
+        It takes tensors of the examples' shapes, asks the device for no value, and what it writes beside its result is where
         nothing is lost when it is tried out. Its result is good until the next call.
         """
         return function if self._apart is None else self._apart.function(function, examples)

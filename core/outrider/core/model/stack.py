@@ -36,7 +36,7 @@ from outrider.core.model.kernels.packed_linear import Packed, there
 from .kernels import ops
 
 TOGETHER = 256  # rows of one call: what they leave for the next step stays in a core's own cache
-_PARTS = 3  # matrices of different forms whose outputs lie side by side, at most
+_PARTS = 3  # matrices of different forms whose outputs are side by side, at most
 
 
 class _Normed(ctypes.Structure):
@@ -203,7 +203,7 @@ def stacks(native: object, weights: Weights, spec: TargetSpec) -> Mapping[int, S
 
 
 def stack_of(blocks: Sequence[Block], tables: Tables, like: Tensor) -> Stack | None:
-    """The blocks of a drafter, in order; None unless C runs all of them. `like` has their dtype and lies on their device."""
+    """The blocks of a drafter, in order; None unless C runs all of them. `like` has their dtype and is on their device."""
     native = ops.fused(like)
     if not isinstance(native, Native) or not _works(native, like.dtype):
         return None

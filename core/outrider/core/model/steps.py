@@ -23,7 +23,7 @@ SHORT = 17  # rows of a pass that is worth a graph; longer ones come once in an 
 
 
 class Steps:
-    """The captured work of one conversation over layers with these mixers; `like` has their dtype and lies on their device."""
+    """The captured work of one conversation over layers with these mixers; `like` has their dtype and is on their device."""
 
     def __init__(self, graphs: Capture, like: Tensor, mixers: Sequence[Mixer]) -> None:
         self._graphs, self._device = graphs, like.device
@@ -42,7 +42,7 @@ class Steps:
         return self._made[key](*arguments)
 
     def pinned(self, numbers: Sequence[int]) -> Tensor:
-        """Numbers [n] on their way to the device."""
+        """Numbers [n] going to the device."""
         return torch.tensor(numbers, dtype=torch.int64, pin_memory=self._device.type == "cuda")
 
     def end(self, stop: int, rows: KVCache, *, masked: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""What a pass of the target costs by its rows and the context behind it, and what drafting costs.
+"""What a pass of the target costs by its rows and the context after it, and what drafting costs.
 
 Calibration at load gives the first figures, every round corrects them. Robust against stalls: a sample moves the mean by a
 bounded step, and by half of it where the round before had another width (then caches and kernels are cold; but offers of all
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 STEP, CLAMP = 0.3, 0.25  # of a moving average, and the share of its value by which a sample may differ at most
 CALM, MOVING = 0.1, 0.12  # step while samples go to both sides, and the mean difference from which they do not
-COLD = 0.5  # weight of a sample whose width was not that of the round before
+COLD = 0.5  # weight of a sample whose width was not that of the previous round
 HEAVY = 16  # samples that weigh as much as any number of them
 STEADY, TURNED = 0.95, 0.8  # discount of what is known of drafting costs, for each sample; the second while it is wrong
 WRONG = 0.5  # mean share by which the newest samples differ from what is known where it is wrong

@@ -82,7 +82,7 @@ class Outcome:
     accepted: int
     drafting: float
     rest: float
-    context: int = 0  # tokens behind the root
+    context: int = 0  # tokens after the root
     depth: int | None = None
     kept: int | None = None  # tokens up to the answer's end, where it ended in this round
     confidence: Sequence[float] | None = None  # of the draft's nodes, where it was a chain

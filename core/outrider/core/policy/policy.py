@@ -456,7 +456,7 @@ class Policy:
         depth = made.proposed if made.depth is None else made.depth
         arm.slim += OFFERED * (depth / made.proposed - arm.slim) if depth < made.proposed or arm.slim < 1 else 0.0
         accepted, reached = made.accepted, min(depth, made.accepted + 1)
-        if made.kept is not None:  # what came behind the answer's end was never judged
+        if made.kept is not None:  # what came after the answer's end was never judged
             reached, accepted = min(reached, made.kept), min(accepted, made.kept)
             if accepted == made.kept:
                 depth = accepted
@@ -506,7 +506,7 @@ def _offered(offer: DraftTree, arm: Arm, phase: str, most: int) -> list[float]:
         if chance > FAINT:
             base = rates[depth]
             chance *= base if sure is None else believe(depth, sure[node], base)
-        elif chain and node:  # nor is anything behind it
+        elif chain and node:  # nor is anything after it
             break
         expected += chance
         chances.append(chance)

@@ -4,7 +4,7 @@
 draft, and the text does not depend on it.
 
 *rejection* (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318; several candidates: Miao et al., arXiv
-2305.09781): accept x with min(1, p(x) / q(x)), else go on with the positive part of p - q, to the next sibling or to the
+2305.09781): accept x with min(1, p(x) / q(x)), else continue with the positive part of p - q, to the next sibling or to the
 final draw. A draft without q counts as certain of its token: accepted with p(x), then x is removed from p.
 
 *typical* (Cai et al., Medusa, arXiv 2401.10774): accept what the target finds likely enough. Not lossless.

@@ -3,7 +3,7 @@
 `device` does the same with tensors alone.
 
 Order: repeat, presence and frequency penalties, logit bias, temperature, top-k, top-p, min-p. The repeat penalty counts
-the whole context, the other two the answer only; tokens of a draft count for the rows behind them.
+the whole context, the other two the answer only; tokens of a draft count for the rows after them.
 
 Letters: `V` vocabulary, `m` ids that the filters left.
 """

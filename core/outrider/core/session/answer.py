@@ -172,7 +172,7 @@ class Answer:
             cache.target.commit(at)
             cache.prefilled(at, self.order.stable, len(ids))
             made = None
-            if result.hidden is not None:  # a state belongs to the token behind it, so the last one waits
+            if result.hidden is not None:  # a state belongs to the token after it, so the last one waits
                 made = result.hidden[:-1] if carry is None else torch.cat((carry, result.hidden[:-1]))
                 carry = result.hidden[-1:]
             cache.observe(drafter, at, made)

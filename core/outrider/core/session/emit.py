@@ -77,7 +77,7 @@ class Emitter:
         self._recalled_thought = len("".join(self._thoughts))
 
     def texts(self) -> tuple[str, str]:
-        """All of answer and thought with what was held; nothing may come behind it."""
+        """All of answer and thought with what was held; nothing may come after it."""
         self._flush()
         return self._text, "".join(self._thoughts)
 

@@ -73,7 +73,7 @@ class _Bare:
     def __init__(self) -> None:
         self.over = False  # something came that is none
         self.depth = 0  # open brackets
-        self._first = ""  # the outermost one, until something stands behind it
+        self._first = ""  # the outermost one, until something stands after it
         self._quoted = self._escaped = False
 
     def take(self, text: str) -> str:

@@ -109,7 +109,7 @@ class Manner(msgspec.Struct, kw_only=True):
 
 
 class Hooks(NamedTuple):
-    """What is told of answering, and asked."""
+    """What gets answering, and asked."""
 
     tell: Callable[[int, int], None]  # how many texts there are, and tokens to be learnt
     warn: Callable[[str], None]  # what the user should know

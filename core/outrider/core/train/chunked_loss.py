@@ -1,4 +1,4 @@
-"""The loss of many rows over a large head, a few rows at a time: their logits never lie in memory as a whole.
+"""The loss of many rows over a large head, a few rows at a time: their logits are never in memory as a whole.
 
 On a CPU a step of a small drafter spends most of its time on logits of 16k words and more, in memory rather than in products.
 So the target's laws are kept as its likeliest words, and a slice of logits is made, turned into its gradient and forgotten.

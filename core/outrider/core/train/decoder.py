@@ -1,7 +1,7 @@
 """A decoder that gradients pass: dense attention models, with parameters under their published names, so that `state_dict` is
 the file.
 
-Texts lie one after another, without padding, as in a `Batch`; a token sees those of its own text. Logits are a step of their
+Texts are one after another, without padding, as in a `Batch`; a token sees those of its own text. Logits are a step of their
 own: those of a few rows cost little, those of all rows are most of the memory.
 
 Letters: `N` rows, `R` some of them, `d` width, `V` vocabulary.
@@ -38,7 +38,7 @@ PLAIN = ("fp32", "fp16", "bf16", "F64")  # kinds of weights that nothing was rou
 
 
 class Along:
-    """Where texts lie in a pass, and what all layers share of that."""
+    """Where texts are in a pass, and what all layers share of that."""
 
     def __init__(self, texts: Sequence[Text], device: torch.device) -> None:
         self.rows = [slice(text.start, text.end) for text in texts]

@@ -1,4 +1,4 @@
-"""Going on from a drafter, or from the answers of another run: they are copied, so that nothing hangs on where they came from."""
+"""Training on from a drafter, or from the answers of another run: they are copied, so that nothing depends on their source."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _along(
 
 
 def _step(ids: Sequence[int], start: int, end: int, path: Sequence[int], states: Tensor | None) -> Committed:
-    """Tokens `start` to `end`, each with the state that produced it: the one behind the token before."""
+    """Tokens `start` to `end`, each with the state that produced it: the one behind the previous token."""
     hidden = None if states is None else states[max(0, start - 1) : end - 1]
     return Committed(start, torch.tensor(list(ids[start:end])), torch.tensor(list(path), dtype=torch.int64), hidden)
 

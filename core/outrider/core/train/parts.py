@@ -1,4 +1,4 @@
-"""What small trained networks are built of: norms, rotation, attention over texts that lie one after another.
+"""What small trained networks are built of: norms, rotation, attention over texts that are one after another.
 
 Modules are named as published containers name their tensors, so that `state_dict` is nearly the file.
 

@@ -85,7 +85,7 @@ def run(engine: Engine, request: Train, say: Say, cancelled: Callable[[], bool])
                 return msgspec.to_builtins(course.run())
     except BaseException as error:
         begun = DATA if isinstance(error, UsageError) else plans.FILE  # with other options the plan is another one too
-        if fresh and not (course.folder / begun).exists():  # there is nothing that --resume could go on with
+        if fresh and not (course.folder / begun).exists():  # there is nothing that --resume could continue with
             shutil.rmtree(course.folder, ignore_errors=True)
         raise
 
@@ -124,7 +124,7 @@ class Course:
             )
         self._known = known
         self.order: TrainOrder = known.order if known is not None else asked
-        self._cache = asked.cache and self.order.cache  # what is learnt does not hang on it
+        self._cache = asked.cache and self.order.cache  # what is learnt does not depend on it
         self.recipe = recipe_of(self.order.method)
         self.settings = settings_of(self.recipe, self.order)
         self._texts = self._read_texts()

@@ -55,7 +55,7 @@ class _Shelf:
         return self._told.exists() and self._told.read_bytes() == self._head and self._file.exists()
 
     def rows(self) -> Tensor:
-        """All rows, as they lie on disk."""
+        """All rows, as they are on disk."""
         return torch.from_file(str(self._file), shared=True, size=_size(self._shape), dtype=self._dtype).view(
             self._shape
         )
@@ -86,7 +86,7 @@ class _Shelf:
 class States:
     """Batches of texts with the target's states. `file`: where they are kept, None: nowhere.
 
-    `labeller`: what else is wanted of each text; that lies beside the states, in `labels.bin`.
+    `labeller`: what else is wanted of each text; that is beside the states, in `labels.bin`.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ def _asked(text: Kept) -> int:
 
 
 def _stored(teacher: Teacher) -> torch.dtype:
-    """In 16 bits, unless the target computes in more: what is learnt should not hang on how it was kept."""
+    """In 16 bits, unless the target computes in more: what is learnt should not depend on how it was kept."""
     return teacher.dtype if teacher.dtype.itemsize <= 4 else torch.float32
 
 

@@ -33,7 +33,7 @@ class Options:
 
 
 class Slots:
-    """What one block gave: slot states [n, d] behind the last norm, logits [n, Vd], and how they go on from a token."""
+    """What one block gave: slot states [n, d] after the last norm, logits [n, Vd], and how they go on from a token."""
 
     def __init__(self, hidden: Tensor, logits: Tensor, follow: Follow | None) -> None:
         self.hidden, self.logits, self.linked = hidden, logits, follow is not None
@@ -136,7 +136,7 @@ class DFlashDrafter:
         return Slots(hidden, logits, follower and follower.follow(hidden, logits))
 
     def _pass(self, drafts: int, scratch: Scratch, root: Tensor) -> tuple[Tensor, Tensor]:
-        """States [n, d] and logits [n, Vd] of the first `drafts` drafting slots behind the root [1]."""
+        """States [n, d] and logits [n, Vd] of the first `drafts` drafting slots after the root [1]."""
         network, head = self._parts.network, self._parts.head or self._target.head
         first = int(not network.plan.from_anchor)
         ids = torch.full((self._block(drafts) + first,), network.plan.mask, device=self._target.device)
@@ -188,7 +188,7 @@ class DFlashDrafter:
         return float(self._parts.confidence(slots.hidden[slot], previous))
 
     def _tree(self, slots: Slots, context: Context) -> Draft | None:
-        """The best prefixes; where slots hang on the token before, each node has laws of its own.
+        """The best prefixes; where slots depend on the previous token, each node has laws of its own.
 
         Where they do not, the token that the target's noise draws by a slot's law stands for its best one, as it does in a chain.
         """

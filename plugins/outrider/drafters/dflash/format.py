@@ -48,7 +48,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Whom a slot sees: slots behind it unless `causal`; of the context all, or `window` positions."""
+    """Whom a slot sees: slots after it unless `causal`; of the context all, or `window` positions."""
 
     causal: bool
     window: int = 0

@@ -1,6 +1,6 @@
 """Training a DFlash draft (arXiv 2602.06036): blocks at random anchors, all of a text in one pass.
 
-A block is an anchor and masks behind it. Its slots see each other and the context before the anchor, of which every layer takes
+A block is an anchor and masks after it. Its slots see each other and the context before the anchor, of which every layer takes
 keys and values from the target's fused states. Slot j is asked for the token j places behind the anchor, or one more where the
 anchor's slot drafts too. Loss: cross-entropy against the target's likeliest words, weighted by exp(-k / gamma) for
 token k of a draft, from 0; as a DSpark draft with what `following` adds.
@@ -146,7 +146,7 @@ class DFlashTrainee(nn.Module):
         return Asked((each * weights).sum(), wanted.right(logits))
 
     def slots(self, batch: Batch, text: Text, anchors: Tensor) -> Tensor:
-        """States [A, B, d] behind the last norm of the blocks at `anchors`."""
+        """States [A, B, d] after the last norm of the blocks at `anchors`."""
         block, dtype = self.settings.block, self.fc.weight.dtype
         rows = torch.arange(text.start, int(anchors.max()))  # context, [C]
         context = self.hidden_norm(self.fc(batch.states[rows, :-1].flatten(1).to(dtype)))  # [C, d]
@@ -181,7 +181,7 @@ class DFlashTrainee(nn.Module):
         return x + layer.mlp(layer.post_attention_layernorm(x))
 
     def _anchors(self, text: Text, luck: torch.Generator) -> Tensor:
-        """Random tokens of an answer, or the one before it, with at least one behind them; in order."""
+        """Random tokens of an answer, or the one before it, with at least one after them; in order."""
         first, end = max(text.answer - 1, text.start + 1), text.end - 1
         count = end - first
         if count <= 0:

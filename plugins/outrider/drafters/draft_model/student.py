@@ -1,7 +1,7 @@
 """A smaller model made of a larger one: some of its layers, heads and neurons, a narrower stream between them; or a fresh one.
 
-Narrower: the stream is projected on the directions in which embedding and output rows lie. What reads from it is multiplied by
-these, what writes to it by their transpose; norms are multiplied into what reads behind them.
+Narrower: the stream is projected on the directions in which embedding and output rows are. What reads from it is multiplied by
+these, what writes to it by their transpose; norms are multiplied into what reads after them.
 
 Letters: `V` vocabulary, `d` width of the larger model, `n` of the smaller one, `o` outputs.
 """
@@ -134,7 +134,7 @@ def _config(whole: Decoder, size: Size) -> dict[str, Any]:
 
 
 def _basis(teacher: Decoder, counts: Tensor, width: int) -> Tensor:
-    """Directions [d, n] in which most of what is embedded and of what is asked for lies, tokens weighing as they are met."""
+    """Directions [d, n] that hold most of what is embedded and of what is asked for, tokens weighing as they are met."""
     weights = counts.to(teacher.table)[:, None] + 1
     total = torch.zeros(teacher.spec.width, teacher.spec.width, dtype=torch.float64)
     with torch.no_grad():

@@ -148,7 +148,7 @@ class DraftTrainee(nn.Module):
         self.student.load_state_dict(found.state_dict())
 
     def save(self, folder: Path, *, whole: bool) -> None:
-        """As a checkpoint of its family, in bf16, whole in any case; the target that was trained along lies in `target/`."""
+        """As a checkpoint of its family, in bf16, whole in any case; the target that was trained along is in `target/`."""
         path = self._teacher.info.path
         text = Path(path) if path else None
         self.student.save(folder, text)

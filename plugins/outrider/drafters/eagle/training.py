@@ -169,7 +169,7 @@ class _Places:
     """Which rows are asked in which step. In every text they begin at the same row and get fewer by one with every step."""
 
     def __init__(self, batch: Batch) -> None:
-        self.columns: list[range] = []  # rows with a token behind them, of each text
+        self.columns: list[range] = []  # rows with a token after them, of each text
         self._rows: list[range] = []
         self._asked: list[
             int

@@ -9,7 +9,7 @@ Hydra: head k is `hydra_mlp.{k}.0.linear` and `.res_connection` [d, (k + 2) d], 
 layers, and the output matrix `hydra_lm_head.{k}` [V, d]. All have biases, but for Medusa's output matrix.
 
 Hydra++ (prefix-mlp): the heads of Hydra, where a dropout stood before every layer and counts: `hydra_mlp.{k}.{1 + 2 i}` and
-`hydra_lm_head.{k}.1`; and one layer of a llama with a norm behind it, `prefix_embeding_layer.layers.0` and `.norm`. How many
+`hydra_lm_head.{k}.1`; and one layer of a llama with a norm after it, `prefix_embeding_layer.layers.0` and `.norm`. How many
 attention heads that has, and its rope, are the target's.
 
 Letters: `V` vocabulary, `Vd` words that heads know, `d` width of the target.

@@ -198,7 +198,7 @@ class HydraHeads:
 
 
 def on(device: torch.device, numbers: Sequence[int]) -> Tensor:
-    """Numbers [n] on their way to the device."""
+    """Numbers [n] going to the device."""
     return torch.tensor(numbers, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 

@@ -2,7 +2,7 @@
 
 Source: Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985). A state stands for the substrings
 that end at the same places; following its link drops tokens from the front until the string occurs at more places. States
-lie in the order of their creation, so the last token can be taken back exactly: at most two states go, and the transitions
+are in the order of their creation, so the last token can be taken back exactly: at most two states go, and the transitions
 that led to them are found by the same walk that made them.
 """
 
@@ -74,7 +74,7 @@ class Automaton:
             yield self._length[state], state
 
     def follow(self, cursor: int) -> list[tuple[int, int, int]]:
-        """What came behind a cursor: (token, how often, cursor behind it). At the sequence's end its shorter suffixes go on."""
+        """What came behind a cursor: (token, how often, cursor after it). At the sequence's end its shorter suffixes go on."""
         while cursor > ROOT and not self._next[cursor]:
             cursor = self._link[cursor]
         if cursor <= ROOT:

@@ -46,7 +46,7 @@ class Corpus:
         return reversed(found)
 
     def follow(self, cursor: Cursor) -> list[tuple[int, int, Cursor]]:
-        """What came behind a cursor: (token, how often, cursor behind it)."""
+        """What came behind a cursor: (token, how often, cursor after it)."""
         first, last, shared = cursor
         if shared >= WINDOW:
             return []
@@ -93,7 +93,7 @@ def read_corpus(path: Path, model: ModelInfo) -> Corpus:
 
 
 def _sorted(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Starts of all suffixes, sorted by their first WINDOW tokens: ranks of 1, 2, 4, … tokens, each from the one before."""
+    """Starts of all suffixes, sorted by their first WINDOW tokens: ranks of 1, 2, 4, … tokens, each from the previous one."""
     count = len(tokens)
     _, rank = np.unique(tokens, return_inverse=True)
     rank = rank.astype(np.int64) + 1  # 0 is the end of the text

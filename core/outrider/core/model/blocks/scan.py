@@ -59,7 +59,7 @@ def after(kernels: ModuleType, memory: Tensor, steps: Any, count: Count) -> Tens
 
 
 def chunked(x: Tensor) -> Tensor:
-    """[S, H, d] -> [N, H, C, d], zeros behind the last token."""
+    """[S, H, d] -> [N, H, C, d], zeros after the last token."""
     rows = x.shape[0]
     padded = F.pad(x, (0, 0, 0, 0, 0, -rows % CHUNK))
     return padded.view(-1, CHUNK, *x.shape[1:]).transpose(1, 2).contiguous()

@@ -126,9 +126,9 @@ class KVCache:
 
 
 class SlidingKVCache(KVCache):
-    """The newest rows of a sliding layer, [R, ...]: position p lies in slot p mod R, R = window - 1 + slack or a little more.
+    """The newest rows of a sliding layer, [R, ...]: position p is in slot p mod R, R = window - 1 + slack or a little more.
 
-    A pass of at most the slack writes and reads the ring in place: the order of slots hangs on the position alone, so sums do
+    A pass of at most the slack writes and reads the ring in place: the order of slots depends on the position alone, so sums do
     not depend on the pass's width. A wider pass reads the window before it and its own rows, in order of position as `KVCache`
     do, and leaves its newest rows in the ring.
     """
@@ -336,7 +336,7 @@ class Cache:
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """The first `length` tokens of what the last pass saw are true. Raises ValueError where no state is known.
 
-        After a tree, `path` are the rows of the pass that are true, in order, and they are moved behind each other.
+        After a tree, `path` are the rows of the pass that are true, in order, and they are moved one after another.
         """
         if not 0 <= length <= self.capacity:
             raise ValueError(f"length {length} outside a cache of {self.capacity}")
@@ -361,7 +361,7 @@ class Cache:
     def settle(self, base: Tensor, count: Tensor, path: Tensor | None = None) -> None:
         """Within a still pass from `base` [1] on: its first `count` [1] tokens are true, or of a tree the rows `path` [S].
 
-        `path` goes on with the rows' own numbers behind the last true one, so that what is moved there stays the same.
+        `path` continues with the rows' own numbers after the last true one, so that what is moved there stays the same.
         """
         for state in self.states:
             if isinstance(state, Recurrent):

@@ -82,7 +82,7 @@ class Fused(Protocol):
         ...
 
     def attend_batch(self, places: Sequence[KVSlots]) -> BatchAttention | None:
-        """What attends for several conversations at once, whose rows lie behind each other; None: only one at a time."""
+        """What attends for several conversations at once, whose rows are one after another; None: only one at a time."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

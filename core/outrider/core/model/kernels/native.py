@@ -1,6 +1,6 @@
 """The fused steps of a CPU, in C: norms, gates, and attention of passes that decode. `compiled` builds them.
 
-bf16 is rounded where torch rounds it; sums are made in fp32 in an order that hangs on a row alone.
+bf16 is rounded where torch rounds it; sums are made in fp32 in an order that depends on a row alone.
 
 Letters: `S` rows, `I` inner width, `H` query heads, `K` key/value heads, `h` head size.
 """
