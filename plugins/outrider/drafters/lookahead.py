@@ -89,7 +89,7 @@ class Tree:
 
     def line(self, tokens: Sequence[int], nodes: int) -> list[int]:
         """Nodes of a line under the root, shared where there are such; it ends where it would need more than `nodes` in all."""
-        parent, found = -1, []
+        parent, line = -1, []
         for token in tokens:
             node = self._known.get((parent, token))
             if node is None:
@@ -98,17 +98,17 @@ class Tree:
                 node = self._known[parent, token] = len(self.tokens)
                 self.tokens.append(token)
                 self.parents.append(parent)
-            found.append(node)
+            line.append(node)
             parent = node
-        return found
+        return line
 
     def path(self, node: int) -> list[int]:
         """Tokens from the root's child down to `node`."""
-        found: list[int] = []
+        path: list[int] = []
         while node >= 0:
-            found.append(self.tokens[node])
+            path.append(self.tokens[node])
             node = self.parents[node]
-        return found[::-1]
+        return path[::-1]
 
 
 class LookaheadDrafter:

@@ -161,8 +161,8 @@ class _Kit:
         """The same drafted on the device, in rounds that are captured where that is possible; None where it cannot do that."""
         target = self.rig.target
         rig = Rig(self._lender, target.context, capture_for(target.device))
-        made = self._make(rig.target)
-        subject = WatchedDrafter(made, self._name, trusted=self.trusted, device=getattr(made, "device", False))
+        drafter = self._make(rig.target)
+        subject = WatchedDrafter(drafter, self._name, trusted=self.trusted, device=getattr(drafter, "device", False))
         try:
             return rig.run(Ask(ids), subject) if subject.watch.device else None
         finally:
@@ -332,8 +332,8 @@ class _Kit:
 
     def _branch(self, subject: WatchedDrafter) -> WatchedDrafter:
         """A fork under guard; unlike a fresh drafter it keeps what it knows."""
-        made = subject.watch.fork()
-        return WatchedDrafter(made, self._name, trusted=self.trusted, keep=True)
+        fork = subject.watch.fork()
+        return WatchedDrafter(fork, self._name, trusted=self.trusted, keep=True)
 
     def _prune(self, subject: WatchedDrafter, other: WatchedDrafter) -> None:
         """Close a fork, unless it is the drafter itself: one without state is its own copy."""
@@ -370,12 +370,12 @@ class _Kit:
 
 def _partial(run: Run) -> list[int]:
     """Rounds, from 0, that drafted after a draft that was right in part."""
-    found = []
+    rounds = []
     for number in range(1, len(run.drafts)):
         kinds = [token.kind for token in run.steps[number].tokens]
         if kinds[0] == "A" and kinds[-1] == "C" and run.drafts[number]:
-            found.append(number)
-    return found
+            rounds.append(number)
+    return rounds
 
 
 def _done(run: Run, number: int) -> int:

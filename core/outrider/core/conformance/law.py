@@ -75,8 +75,8 @@ class Law:
             return False
         for node, token in enumerate(draft.ids):
             self._drawn[node][token] += 1
-            told = draft.probs[node].double()
-            self._told[node] = self._told[node] + told if node in self._told else told
+            probs = draft.probs[node].double()
+            self._told[node] = self._told[node] + probs if node in self._told else probs
         return True
 
     def _draft(self, drafter: GuardedDrafter, settings: Settings, seed: int) -> tuple[DraftTree, Sampler]:

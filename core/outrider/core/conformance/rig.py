@@ -272,8 +272,8 @@ class Rig:
 
     def back(self, ids: Sequence[int]) -> None:
         """The target as it was after a prompt."""
-        kept = self.target.rewind(len(ids) - 1)
-        self.target.forward(ids[kept:], last=True)
+        length = self.target.rewind(len(ids) - 1)
+        self.target.forward(ids[length:], last=True)
         self.target.commit(len(ids))
 
     def context(self, drafter: GuardedDrafter, tokens: list[int], nodes: int) -> Context:

@@ -242,21 +242,21 @@ class AsyncRounds:
         sampling = self._sampling.like(self._kind, sure=not line or runner.cache.forgets)  # else the length cuts off
 
         def build() -> _CapturedRound:
-            made = _CapturedRound(DraftInputs.on(width, self._device, line=line))
+            captured_round = _CapturedRound(DraftInputs.on(width, self._device, line=line))
 
             def work() -> None:
-                logits = runner.body(made, end, states).logits
-                taken = accept(logits, made.inputs, sampling, runner.base + 1)
+                logits = runner.body(captured_round, end, states).logits
+                taken = accept(logits, captured_round.inputs, sampling, runner.base + 1)
                 assert taken.choices is not None and taken.sure is not None
                 runner.cache.settle(runner.base, 1 + taken.count, None if line else taken.path)
                 runner.base.add_(1 + taken.count)
                 runner.root.copy_(taken.tokens[taken.count])
-                rows = made.inputs.rows
+                rows = captured_round.inputs.rows
                 parts = (taken.tokens, taken.path, taken.choices, rows[0], rows[2], taken.count, taken.sure.long())
-                made.accepted, made.report = taken, torch.cat(parts)
+                captured_round.accepted, captured_round.report = taken, torch.cat(parts)
 
-            made.run = work
-            return made
+            captured_round.run = work
+            return captured_round
 
         key = ("round", self._kind, width, end, states, line)
         captured = runner.captured(key, build)

@@ -182,10 +182,10 @@ class GuardedDrafter:
     def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
         """A checked draft, or None. `probs` of an untrusted drafter are dropped."""
         self._whole = None
-        made = self._call("propose", context, vocab)
-        if made is None:
+        proposal = self._call("propose", context, vocab)
+        if proposal is None:
             return None
-        draft, problem = made
+        draft, problem = proposal
         if problem:
             self._fail(f"proposed {problem}")
         if self.failed or not draft.ids:
@@ -223,11 +223,11 @@ class GuardedDrafter:
 
     def fork(self, report: Callable[[str], None]) -> Self | None:
         """As `ActiveDrafter`."""
-        made = self._call("fork")
-        if made is None:
+        copy = self._call("fork")
+        if copy is None:
             return None
-        other = type(self)(self.name, made, self.trusted, report)
-        other._shared = made is self._drafter
+        other = type(self)(self.name, copy, self.trusted, report)
+        other._shared = copy is self._drafter
         other.reset()
         return other
 

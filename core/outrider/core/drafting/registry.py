@@ -57,7 +57,7 @@ class Entry:
 
 def entries() -> list[Entry]:
     """Every announced method by name; of equal names ours wins, then the first."""
-    found: dict[str, Entry] = {}
+    by_name: dict[str, Entry] = {}
     origins: dict[int, tuple[str, str]] = {}  # each distribution's metadata is parsed once
     for point in entry_points(group=GROUP):
         name = point.name.replace("-", "_")
@@ -66,9 +66,9 @@ def entries() -> list[Entry]:
             about = dist.metadata
             origins[id(dist)] = about["Name"], about["Version"]
         entry = Entry(name, *origins.get(id(dist), ("?", "?")), point)
-        if name not in found or (entry.trusted and not found[name].trusted):
-            found[name] = entry
-    return [found[name] for name in sorted(found)]
+        if name not in by_name or (entry.trusted and not by_name[name].trusted):
+            by_name[name] = entry
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _guarded(what: str, call: Callable[[], T]) -> T:
@@ -89,23 +89,23 @@ def _guarded(what: str, call: Callable[[], T]) -> T:
 def method(entry: Entry) -> Method:
     """Import a method. Raises DrafterError if it cannot be imported or speaks another contract version."""
     loaded: Any = _guarded(f"Importing the drafter {entry.name}", entry.point.load)
-    made: Any = _guarded(f"Making the drafter {entry.name}", loaded) if isinstance(loaded, type) else loaded
-    api = _guarded(f"The drafter {entry.name}", lambda: getattr(made, "api", None))
+    plugin: Any = _guarded(f"Making the drafter {entry.name}", loaded) if isinstance(loaded, type) else loaded
+    api = _guarded(f"The drafter {entry.name}", lambda: getattr(plugin, "api", None))
     if api != API:
         raise DrafterError(
             f"The drafter {entry.name} speaks contract version {api}, this Outrider speaks {API}.",
             f"Update {entry.distribution} or Outrider.",
         )
-    return made
+    return plugin
 
 
 def match(entry: Entry, info: ModelInfo, weights: str | None = None) -> Match:
     """Ask a method whether it, or the `weights` it would take, fits. Raises DrafterError."""
 
     def ask() -> Match:
-        made = method(entry)
-        check = getattr(made, "check", None)
-        return check(info, weights) if weights is not None and check else made.matches(info)
+        plugin = method(entry)
+        check = getattr(plugin, "check", None)
+        return check(info, weights) if weights is not None and check else plugin.matches(info)
 
     answer = _guarded(f"The drafter {entry.name}", ask)
     if not isinstance(answer, Match):
@@ -127,35 +127,35 @@ def trains(entry: Entry) -> bool:
 
 def extra(entry: Entry, name: str) -> Any:
     """What a method may say of itself beyond the contract, None where it does not. Raises DrafterError."""
-    made = method(entry)
-    return _guarded(f"Asking the drafter {entry.name} for its {name}", lambda: getattr(made, name, None))
+    plugin = method(entry)
+    return _guarded(f"Asking the drafter {entry.name} for its {name}", lambda: getattr(plugin, name, None))
 
 
 def row(entry: Entry, info: ModelInfo, weights: str | None = None) -> DrafterRow:
     """How a method, or `weights` with it, fits `info`; a broken plugin is a row that says so, weights of no use fit not."""
-    made = DrafterRow(name=entry.name, distribution=entry.distribution, version=entry.version, trusted=entry.trusted)
+    result = DrafterRow(name=entry.name, distribution=entry.distribution, version=entry.version, trusted=entry.trusted)
     began = time.perf_counter()
     try:
         answer = match(entry, info, weights)
-        _guarded(f"The drafter {entry.name}", lambda: _describe(made, answer))
-        made.free = made.usable and bool(extra(entry, "free"))
-        made.trains = trains(entry)
-        made.options = options_of(entry) or {}
+        _guarded(f"The drafter {entry.name}", lambda: _describe(result, answer))
+        result.free = result.usable and bool(extra(entry, "free"))
+        result.trains = trains(entry)
+        result.options = options_of(entry) or {}
     except OutriderError as error:
-        made.fit = "no" if weights is not None and isinstance(error, ModelError) else "broken"
-        made.reason, made.usable = error.message, False
+        result.fit = "no" if weights is not None and isinstance(error, ModelError) else "broken"
+        result.reason, result.usable = error.message, False
     spent = time.perf_counter() - began
     if spent > SLOW_MATCH and not entry.trusted:
-        made.seconds = spent
-        made.reason = f"{made.reason.rstrip('.')}; it took {made.seconds:.1f} s to say so"
-    return made
+        result.seconds = spent
+        result.reason = f"{result.reason.rstrip('.')}; it took {result.seconds:.1f} s to say so"
+    return result
 
 
-def _describe(made: DrafterRow, answer: Match) -> None:
+def _describe(row: DrafterRow, answer: Match) -> None:
     """Take a method's answer over into its row."""
-    made.fit = answer.fit.name.lower()  # type: ignore[assignment]  # the enum and the literal share their words
-    made.reason, made.nbytes, made.weights = str(answer.reason), int(answer.nbytes), answer.weights
-    made.usable, made.gain = bool(answer.fit > Fit.NO and answer.ready), float(answer.gain)
+    row.fit = answer.fit.name.lower()  # type: ignore[assignment]  # the enum and the literal share their words
+    row.reason, row.nbytes, row.weights = str(answer.reason), int(answer.nbytes), answer.weights
+    row.usable, row.gain = bool(answer.fit > Fit.NO and answer.ready), float(answer.gain)
 
 
 def survey(info: ModelInfo, weights: str | None = None) -> list[DrafterRow]:
@@ -173,12 +173,12 @@ def load(
 ) -> GuardedDrafter:
     """Load a drafter by method name. Raises DrafterError if it is unknown, does not fit, or fails to load."""
     with watching(name, "loading", report, SLOW_LOAD, trusted(name)):
-        made = build(name, target, options)
-        problem = _guarded(f"Loading the drafter {name}", lambda: announced.flaw(made, target.info.layers))
+        drafter = build(name, target, options)
+        problem = _guarded(f"Loading the drafter {name}", lambda: announced.flaw(drafter, target.info.layers))
         if problem:
             raise DrafterError(f"The drafter {name} announces {problem}.", f"Update {named(name).distribution}.")
         return _guarded(
-            f"Loading the drafter {name}", lambda: (guard or GuardedDrafter)(name, made, trusted(name), report)
+            f"Loading the drafter {name}", lambda: (guard or GuardedDrafter)(name, drafter, trusted(name), report)
         )
 
 
@@ -223,8 +223,8 @@ def readings(name: str, info: ModelInfo, weights: str | None) -> list[Mapping[st
     entry = named(name)
     answer = _fitting(entry, info, weights)
     offer = extra(entry, "readings")
-    found = _guarded(f"Asking the drafter {name} for readings", lambda: list(offer(info, answer))) if offer else []
-    return found or [{}]
+    options = _guarded(f"Asking the drafter {name} for readings", lambda: list(offer(info, answer))) if offer else []
+    return options or [{}]
 
 
 def trusted(name: str) -> bool:

@@ -295,7 +295,7 @@ class DraftState:
 
     def _write(self, end: int, behind: tuple[Sequence[int], Tensor] | None = None) -> Any:
         """The rows below position `end` that wait; as `feed`."""
-        made = None
+        output = None
         while self.rows and any(some.stop > self._next < end > some.position for some in self._known):
             states = self._waiting(self._next)[: end - self._next]
             position, count = self._next, states.shape[0]
@@ -303,9 +303,9 @@ class DraftState:
             newest = 1
             if behind is not None and position + count == end:
                 ids, x, newest = [*ids, *behind[0]], torch.cat((x, behind[1])), 1 + len(behind[0])
-            made = self.run(ids, x, self.count, newest=newest)
+            output = self.run(ids, x, self.count, newest=newest)
             self.count, self._written = self.count + count, count
-        return made
+        return output
 
     def _waiting(self, position: int) -> Tensor:
         """States [S, n, D] from a position on, up to a gap or a chunk; begins a new span where the first is missing."""
@@ -426,19 +426,19 @@ class DraftState:
 
         def captured(sheet: Tensor, tokens: Tensor, count: Tensor, hidden: Tensor) -> Any:
             base, ahead, last = sheet[:1], sheet[1:], count - 1
-            x, made = self._read(hidden), None
+            x, result = self._read(hidden), None
             if self.rows:
                 assert self._run is not None
                 window = self._scratch(base, ahead, end, shifted=shift > 0).line(width)
-                made = self._run(self.rows, tokens, x, window, last)
+                result = self._run(self.rows, tokens, x, window, last)
             else:
-                made = x[last]
-            return work(made, self._scratch(base + count, ahead, end, shifted=shift > 0), Window(tokens, count))
+                result = x[last]
+            return work(result, self._scratch(base + count, ahead, end, shifted=shift > 0), Window(tokens, count))
 
-        made = steps(
+        result = steps(
             (key, context.key, width, end, shift > 0), captured, steps.pinned([base, shift]), tokens, count, hidden
         )
         if flying is None and self.rows:
             self.count, self._written = base + 1, 1
         self._ahead = flying
-        return made
+        return result

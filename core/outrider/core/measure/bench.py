@@ -169,7 +169,7 @@ class _Measuring:
         """Everything, built of plain types. `load`: the load average before it began."""
         plain = [one for one, run in self._each() if run.drafter == PLAIN.name]
         loaded, request, scores = self._model.loaded, self._request, self._scores()
-        made = {
+        fields = {
             "model": request.model.model,
             "dtype": loaded.dtype,
             "device": loaded.device,
@@ -197,8 +197,8 @@ class _Measuring:
             "runs": [self._run(number) for number in range(len(self.runs))],
         }
         if request.steps:
-            made["step_columns"] = Pass.__struct_fields__
-        return msgspec.to_builtins(made, str_keys=True)
+            fields["step_columns"] = Pass.__struct_fields__
+        return msgspec.to_builtins(fields, str_keys=True)
 
     def _each(self) -> Iterator[tuple[Pass, Run]]:
         for run, passes in zip(self.runs, self.passes, strict=True):

@@ -154,11 +154,11 @@ class _Asking(Prompting):
 
     def request(self, messages: list[Message], choice: DrafterChoice, limit: int | None = None) -> Generate:
         """As `Prompting`; where the model has no chat template, the turns as text that it continues."""
-        made = msgspec.structs.replace(super().request(messages, choice, limit), rule=self._rule)
+        request = msgspec.structs.replace(super().request(messages, choice, limit), rule=self._rule)
         model = self._engine.model
         if model is None or model.tokenizer.template is not None:
-            return made
-        return msgspec.structs.replace(made, messages=None, prompt="\n\n".join(one.content for one in messages))
+            return request
+        return msgspec.structs.replace(request, messages=None, prompt="\n\n".join(one.content for one in messages))
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,10 +149,10 @@ class Batched(Decoder):
 
         As many passes as keep each within `MAX_DECODE_ROWS` rows: a row's result does not depend on the others there.
         """
-        made: list[Pass] = []
+        passes: list[Pass] = []
         for some in _packed(shares):
-            made += [self._single(*some)] if len(some) == 1 else self._pass(some)
-        return made
+            passes += [self._single(*some)] if len(some) == 1 else self._pass(some)
+        return passes
 
     def _single(self, share: SequencePass) -> Pass:
         """The pass of one conversation, which has faster steps."""
@@ -189,5 +189,5 @@ def _packed(shares: Sequence[SequencePass]) -> Iterator[Sequence[SequencePass]]:
 def state_bytes(decoder: Decoder, tokens: int) -> int:
     """What the states of a conversation of so many tokens take."""
     room = CacheConfig(tokens + MAX_DRAFT_ROWS, decoder.dtype, torch.device("meta"), MAX_DRAFT_ROWS, RINGS)
-    made = (block.mixer.new_state(room) for block in decoder.weights.blocks)
-    return sum(state.nbytes for state in made if state is not None)
+    states = (block.mixer.new_state(room) for block in decoder.weights.blocks)
+    return sum(state.nbytes for state in states if state is not None)

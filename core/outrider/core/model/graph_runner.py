@@ -43,15 +43,15 @@ class DraftInputs:
     def write(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
         """The root, then a draft: a chain, or a tree by the node above each, -1 the root. Missing nodes have id -1."""
         width = self.rows.shape[1]
-        made = torch.full((4, width), -1, dtype=torch.int64, pin_memory=self.rows.is_cuda)
-        made[0, : len(tokens)] = torch.tensor(tokens)
+        rows = torch.full((4, width), -1, dtype=torch.int64, pin_memory=self.rows.is_cuda)
+        rows[0, : len(tokens)] = torch.tensor(tokens)
         if not self.line:
             given = list(range(-1, len(tokens) - 2)) if parents is None else list(parents)
             given += [-1] * (width - 1 - len(given))  # missing nodes are children of the root
             layout = layout_of(tuple(given))
-            made[1], made[2] = layout.depth, layout.parents
-            made[3] = (layout.seen.to(torch.int64) << torch.arange(width)).sum(1)
-        self.rows.copy_(made, non_blocking=True)
+            rows[1], rows[2] = layout.depth, layout.parents
+            rows[3] = (layout.seen.to(torch.int64) << torch.arange(width)).sum(1)
+        self.rows.copy_(rows, non_blocking=True)
 
     @torch.inference_mode()
     def place(self, tokens: Tensor, parents: Tensor | None) -> None:
@@ -161,18 +161,22 @@ class GraphRunner:
     def captured(self, key: tuple[object, ...], build: Callable[[], CapturedPass]) -> CapturedPass:
         """The pass of a key, captured when it is first asked for."""
         if key not in self._passes:
-            made = build()
-            made.run = self.capture.job(made.run, (self.base, self.root, *self.cache.pinned))
-            self._passes[key] = made
+            captured_pass = build()
+            captured_pass.run = self.capture.job(captured_pass.run, (self.base, self.root, *self.cache.pinned))
+            self._passes[key] = captured_pass
         return self._passes[key]
 
-    def body(self, made: CapturedPass, end: int, states: Sequence[int]) -> Pass:
+    def body(self, captured_pass: CapturedPass, end: int, states: Sequence[int]) -> Pass:
         """The part of a captured job that runs the decoder over the root and the draft."""
-        inputs, layout = made.inputs, made.inputs.layout
+        inputs, layout = captured_pass.inputs, captured_pass.inputs.layout
         ids = torch.cat((self.root, inputs.tokens.clamp(0, self.decoder.spec.vocab - 1)))
         tree = None if layout is None else Tree(self.base, self.base + layout.depth, layout.seen)
         result = self.decoder.still(ids, self.cache, DeviceStart(self.base, end), states=states, tree=tree)
-        made.logits, made.hidden, made.afters = result.logits, result.hidden, self.cache.afters()
+        captured_pass.logits, captured_pass.hidden, captured_pass.afters = (
+            result.logits,
+            result.hidden,
+            self.cache.afters(),
+        )
         return result
 
     @torch.inference_mode()
@@ -182,22 +186,22 @@ class GraphRunner:
         end = self.end(length, width)
 
         def build() -> CapturedPass:
-            made = CapturedPass(DraftInputs.on(width, self.decoder.device, line=self.lines))
+            captured_pass = CapturedPass(DraftInputs.on(width, self.decoder.device, line=self.lines))
 
             def work() -> None:
-                self.body(made, end, states)
+                self.body(captured_pass, end, states)
 
-            made.run = work
-            return made
+            captured_pass.run = work
+            return captured_pass
 
         self.seek(length, ids[0])
-        made = self.captured(("pass", width, end, states), build)
-        made.inputs.write(ids, parents)
-        made.run()
-        self.cache.replayed(made.afters, width)
-        assert made.logits is not None
-        hidden = None if made.hidden is None else made.hidden[: len(ids)]
-        return Pass(made.logits[: len(ids)], hidden)
+        captured_pass = self.captured(("pass", width, end, states), build)
+        captured_pass.inputs.write(ids, parents)
+        captured_pass.run()
+        self.cache.replayed(captured_pass.afters, width)
+        assert captured_pass.logits is not None
+        hidden = None if captured_pass.hidden is None else captured_pass.hidden[: len(ids)]
+        return Pass(captured_pass.logits[: len(ids)], hidden)
 
     def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
         """As `TargetModel.early`, on states that are not overwritten; the result is good until the next call."""
@@ -211,6 +215,6 @@ class GraphRunner:
         at = torch.tensor([start], device=self.decoder.device)
         if key not in self._early:
             self._early[key] = self.capture.function(work, (ids, at))
-        made = self._early[key](ids, at)
+        result = self._early[key](ids, at)
         self.cache.replayed((), start + rows - self.cache.length)
-        return made
+        return result

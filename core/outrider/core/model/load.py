@@ -92,7 +92,7 @@ def load_decoder(checkpoint: Checkpoint, form: WeightFormat, context: int, progr
 
 def tables(spec: TargetSpec, rows: int, dtype: torch.dtype, device: torch.device) -> Tables:
     """Rope tables of every kind of layer, `rows` positions long."""
-    made: Tables = {}
+    tables_by_key: Tables = {}
     for layer in spec.layers:
         mixer = layer.mixer
         if isinstance(mixer, AttentionSpec) and mixer.rope is not None:
@@ -101,7 +101,7 @@ def tables(spec: TargetSpec, rows: int, dtype: torch.dtype, device: torch.device
             key = (mixer.rope, mixer.rope_dim)
         else:
             continue
-        if key not in made:
+        if key not in tables_by_key:
             cos, sin = rope.table(*key, spec.context, rows, dtype, rows)
-            made[key] = cos.to(device), sin.to(device)
-    return made
+            tables_by_key[key] = cos.to(device), sin.to(device)
+    return tables_by_key

@@ -142,8 +142,8 @@ class TargetModel:
         """The pass of a chain, filled up to the width; what stands after the chain is scratch."""
         rows = ids.shape[0]
         start = PaddedStart(self.length, padded(self.cache.capacity), rows)
-        made = self.decoder.still(filled(ids.to(self.device), self.width), self.cache, start, states=states)
-        return Pass(made.logits[:rows], None if made.hidden is None else made.hidden[:rows])
+        result = self.decoder.still(filled(ids.to(self.device), self.width), self.cache, start, states=states)
+        return Pass(result.logits[:rows], None if result.hidden is None else result.hidden[:rows])
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """The first `length` tokens of what the last pass saw are true; after a tree, the rows `path` of the pass."""
@@ -181,11 +181,11 @@ class TargetModel:
         """Residual [n, d] after the first layers, good until the next call; what they write is scratch."""
         if self.graph_runner is not None and ids.shape[0] <= MAX_DRAFT_ROWS and not self.cache.forgets:
             return self.graph_runner.early(ids, start, layers)
-        made = self.decoder.early(ids, self.cache, start, layers, self._states)
-        self.cache.early_states = self._record_early(ids, start, layers, made)
-        return made[layers].clone()  # drafters may write to it
+        states = self.decoder.early(ids, self.cache, start, layers, self._states)
+        self.cache.early_states = self._record_early(ids, start, layers, states)
+        return states[layers].clone()  # drafters may write to it
 
-    def _record_early(self, ids: Tensor, start: int, layers: int, made: dict[int, Tensor]) -> EarlyStates | None:
+    def _record_early(self, ids: Tensor, start: int, layers: int, states: dict[int, Tensor]) -> EarlyStates | None:
         """What an early pass leaves for the pass that verifies; None where that will be a whole one.
 
         So it is where this one does not follow the ones before it; where states are overwritten, since each early pass begins
@@ -194,7 +194,7 @@ class TargetModel:
         """
         if self.graph_runner is not None or self.device.type != "cpu" or self.width or self.cache.forgets:
             return None
-        early, before, rows = EarlyStates(layers, ids.tolist(), made), self.cache.early_states, start - self.length
+        early, before, rows = EarlyStates(layers, ids.tolist(), states), self.cache.early_states, start - self.length
         if rows == 0:
             return early
         follows = before is not None and before.layers == layers and 0 < rows <= len(before.ids)

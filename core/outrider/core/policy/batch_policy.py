@@ -72,11 +72,11 @@ class BatchPolicy:
 
         The chance of a node is that of all above it as well, so the likeliest ones are beginnings of drafts.
         """
-        found = sorted(
+        nodes = sorted(
             ((chance, at) for at, draft in enumerate(drafts) for chance in self._chances(*draft)), reverse=True
         )
         best, most, sure = 0, rows / self._costs.of(rows), float(rows)
-        for count, (chance, _) in enumerate(found, 1):
+        for count, (chance, _) in enumerate(nodes, 1):
             sure += chance
             rate = sure / self._costs.of(rows + count)
             if rate > most:
@@ -84,13 +84,13 @@ class BatchPolicy:
         self._patience[1] += 1
         if best:
             self._patience = [PROBE_FIRST, 0]
-        elif found and self._patience[1] >= self._patience[0]:
+        elif nodes and self._patience[1] >= self._patience[0]:
             self._patience = [min(2 * self._patience[0], PROBE_LAST), 0]
             return [min(FIRST, len(draft)) for _, draft in drafts]
-        kept = [0] * len(drafts)
-        for _, at in found[:best]:
-            kept[at] += 1
-        return kept
+        counts = [0] * len(drafts)
+        for _, at in nodes[:best]:
+            counts[at] += 1
+        return counts
 
     def _chances(self, name: str, draft: DraftTree) -> list[float]:
         """Of each node of a draft, that it and all above it are accepted."""

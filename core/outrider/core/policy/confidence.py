@@ -32,9 +32,9 @@ class Calibrated:
 
     def copy(self) -> Calibrated:
         """The same corrections, which go on apart from these."""
-        made = copy(self)
-        made._weights = list(self._weights)
-        return made
+        other = copy(self)
+        other._weights = list(self._weights)
+        return other
 
     @property
     def state(self) -> list[float]:

@@ -192,12 +192,12 @@ class Drafting:
     @staticmethod
     def load(numbers: list[float], scale: float = 1.0) -> Drafting:
         """What `dump` gave, with seconds that count `scale` times; few drafts weigh little beside those to come."""
-        made = Drafting()
-        n, made.behind = numbers[0], scale * numbers[1]
-        made.n, weight = int(FADE * n), n / (n + FIRM)
+        drafting = Drafting()
+        n, drafting.behind = numbers[0], scale * numbers[1]
+        drafting.n, weight = int(FADE * n), n / (n + FIRM)
         one, k, kk, s, ks = (weight * number for number in numbers[2:])
-        made._sums = [one, k, kk, scale * s, scale * ks]
-        return made
+        drafting._sums = [one, k, kk, scale * s, scale * ks]
+        return drafting
 
 
 def _rising(passes: dict[int, _Width]) -> tuple[list[int], list[float]]:

@@ -209,8 +209,8 @@ class Policy:
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
         """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
         there = [one for one in candidates if one.most > 0]
-        made = [self._length(one, self._arms.get(one.name) or Arm(), self._now, one.most) for one in there]
-        return max(made, key=attrgetter("expected"), default=Choice("silent"))
+        choices = [self._length(one, self._arms.get(one.name) or Arm(), self._now, one.most) for one in there]
+        return max(choices, key=attrgetter("expected"), default=Choice("silent"))
 
     def pays(self, name: str, most: int = LADDER[5]) -> bool:
         """Whether a drafter may be worth its time, by all that is known; True until enough is."""
@@ -229,19 +229,19 @@ class Policy:
         return None if arm is None or not arm.wait else max(1, arm.gap - arm.wait)
 
     def _pinned(self, able: Sequence[Candidate], tokens: int) -> Choice:
-        made = [self._length(one, self.arm(one.name), self._now, min(tokens, one.most)) for one in able]
-        return replace(max(made, key=_GAIN), what="pinned")
+        choices = [self._length(one, self.arm(one.name), self._now, min(tokens, one.most)) for one in able]
+        return replace(max(choices, key=_GAIN), what="pinned")
 
     def _free(self, able: Sequence[Candidate]) -> Choice:
-        made = [self._best(one) for one in able]
-        best = max(made, key=_GAIN)
+        choices = [self._best(one) for one in able]
+        best = max(choices, key=_GAIN)
         plain = self.costs.of(1, self._now.context)
-        asked = [choice for choice, one in zip(made, able, strict=True) if one.offer is None]
+        asked = [choice for choice, one in zip(choices, able, strict=True) if one.offer is None]
         self._own = max(asked, key=_GAIN, default=Choice("silent"))
         self._ahead.looked(best.gain, self._own.gain)
         good = not self._now.park or best.gain >= (STAY if self._drafting else MARGIN)
         rate = (best.gain if good else 1.0) / plain
-        probe = self._probe(able, made, best if good else None, rate)
+        probe = self._probe(able, choices, best if good else None, rate)
         if probe is not None:
             return probe
         self._drafting, self._rate = good, rate
@@ -305,10 +305,10 @@ class Policy:
         return min(one.most, 2 * arm.acceptance.trusted(now.phase) + 1)
 
     def _probe(
-        self, able: Sequence[Candidate], made: Sequence[Choice], best: Choice | None, rate: float
+        self, able: Sequence[Candidate], choices: Sequence[Choice], best: Choice | None, rate: float
     ) -> Choice | None:
         """A round for a drafter that nothing is learnt of otherwise, or for longer drafts of the one in use."""
-        for one, choice in zip(able, made, strict=True):
+        for one, choice in zip(able, choices, strict=True):
             if one.offer is not None:
                 continue
             arm = self.arm(one.name)
@@ -342,74 +342,74 @@ class Policy:
         """A pass of `rows` rows was measured at load."""
         self.costs.calibrate(rows, seconds)
 
-    def learn(self, made: Outcome | Drafted | Judged | SharedRound) -> None:
+    def learn(self, event: Outcome | Drafted | Judged | SharedRound) -> None:
         """What a round gave, as `chosen` wanted it; what a draft took; or what became of an offer that was not verified."""
-        if isinstance(made, Outcome):
-            self._learn_round(made)
-        elif isinstance(made, Judged):
-            offered, accepted = made.scored
+        if isinstance(event, Outcome):
+            self._learn_round(event)
+        elif isinstance(event, Judged):
+            offered, accepted = event.scored
             if offered:
-                line = Outcome(made.drafter, offered, accepted, 0.0, 0.0, confidence=made.confidence)
-                self._accepted(self.arm(made.drafter), line, self._now.phase)
-        elif isinstance(made, SharedRound):
+                line = Outcome(event.drafter, offered, accepted, 0.0, 0.0, confidence=event.confidence)
+                self._accepted(self.arm(event.drafter), line, self._now.phase)
+        elif isinstance(event, SharedRound):
             assert self.batch_costs is not None
-            self.batch_costs.saw(made.rows, made.seconds, 0)
-            for share in made.shares:
+            self.batch_costs.saw(event.rows, event.seconds, 0)
+            for share in event.shares:
                 self._learn_share(share, self.batch_costs)
         else:
-            costs = self.costs.drafting(made.drafter)
-            if made.behind:
-                costs.caught_up(made.behind, made.catching_up)
-            if made.tokens:
-                costs.saw(made.tokens, made.seconds)
+            costs = self.costs.drafting(event.drafter)
+            if event.behind:
+                costs.caught_up(event.behind, event.catching_up)
+            if event.tokens:
+                costs.saw(event.tokens, event.seconds)
             else:
-                self._silent(made.drafter)
+                self._silent(event.drafter)
 
-    def _learn_round(self, made: Outcome) -> None:
-        chosen, rest = self.chosen, made.rest
+    def _learn_round(self, outcome: Outcome) -> None:
+        chosen, rest = self.chosen, outcome.rest
         if chosen.what != "probe":
-            self._runs.add(plain=not (made.proposed or chosen.tokens))
-        self._decoded += made.drafting + rest
-        self._ahead.took(made.host, made.drafting + rest)
-        if not made.from_exit:
-            self.costs.saw(made.proposed + 1, rest, made.context)
-        if made.proposed or made.from_exit:
-            self.meter.drafted(made.drafter if made.proposed else chosen.name, made.drafting + rest)
+            self._runs.add(plain=not (outcome.proposed or chosen.tokens))
+        self._decoded += outcome.drafting + rest
+        self._ahead.took(outcome.host, outcome.drafting + rest)
+        if not outcome.from_exit:
+            self.costs.saw(outcome.proposed + 1, rest, outcome.context)
+        if outcome.proposed or outcome.from_exit:
+            self.meter.drafted(outcome.drafter if outcome.proposed else chosen.name, outcome.drafting + rest)
         else:
             self.plain += 1
             lost = self._plain_cost(self._now.context) / self.costs.of(1, self._now.context) * rest
-            self.meter.plain(made.drafting + rest, self._now.context, lost if chosen.what == "meter" else 0.0)
+            self.meter.plain(outcome.drafting + rest, self._now.context, lost if chosen.what == "meter" else 0.0)
         if chosen.what in ALONE:
             self._resting.alone(rest)
         elif chosen.what != "probe":  # which is paid for to learn something
-            self._resting.asked(made.accepted + 1, made.drafting + rest)
+            self._resting.asked(outcome.accepted + 1, outcome.drafting + rest)
         if chosen.what == "probe" and self._rate:
-            lost = made.drafting + rest - (made.accepted + 1) / self._rate
+            lost = outcome.drafting + rest - (outcome.accepted + 1) / self._rate
             self._probed += max(0.0, lost)
             arm = self.arm(chosen.name)
             arm.won = lost < 0
             if arm.won:  # look again at once
                 arm.gap = arm.wait = PROBE_FIRST
-        if made.proposed:
-            arm = self.arm(made.drafter)
+        if outcome.proposed:
+            arm = self.arm(outcome.drafter)
             arm.offered += OFFERED * (1 - arm.offered)
             rounds, tokens, cost = arm.ridden
-            taken = (made.drafting + rest) / self.costs.of(1, made.context)
-            arm.ridden = KEEP * rounds + 1.0, KEEP * tokens + (made.accepted + 1.0), KEEP * cost + taken
-            self._accepted(arm, made, self._now.phase)
+            taken = (outcome.drafting + rest) / self.costs.of(1, outcome.context)
+            arm.ridden = KEEP * rounds + 1.0, KEEP * tokens + (outcome.accepted + 1.0), KEEP * cost + taken
+            self._accepted(arm, outcome, self._now.phase)
         elif chosen.tokens:
             self._silent(chosen.name)
 
     def _learn_share(self, share: Share, costs: Costs) -> None:
-        made = share.outcome
-        costs.drafting(made.drafter).saw(made.proposed, made.drafting)
-        if not made.proposed:
-            self._silent(made.drafter)
+        outcome = share.outcome
+        costs.drafting(outcome.drafter).saw(outcome.proposed, outcome.drafting)
+        if not outcome.proposed:
+            self._silent(outcome.drafter)
             return
-        arm, depth = self.arm(made.drafter), made.proposed if made.depth is None else made.depth
+        arm, depth = self.arm(outcome.drafter), outcome.proposed if outcome.depth is None else outcome.depth
         arm.offered += OFFERED * (1 - arm.offered)
         arm.filled += OFFERED * (min(1.0, depth / share.asked) - arm.filled)
-        self._accepted(arm, made, share.phase)
+        self._accepted(arm, outcome, share.phase)
 
     def _silent(self, name: str) -> None:
         arm = self.arm(name)
@@ -452,17 +452,17 @@ class Policy:
         self.meter.restart()
         self._answer += 0.2 * (max(16, tokens) - self._answer)
 
-    def _accepted(self, arm: Arm, made: Outcome, phase: str) -> None:
-        depth = made.proposed if made.depth is None else made.depth
-        arm.slim += OFFERED * (depth / made.proposed - arm.slim) if depth < made.proposed or arm.slim < 1 else 0.0
-        accepted, reached = made.accepted, min(depth, made.accepted + 1)
-        if made.kept is not None:  # what came after the answer's end was never judged
-            reached, accepted = min(reached, made.kept), min(accepted, made.kept)
-            if accepted == made.kept:
+    def _accepted(self, arm: Arm, outcome: Outcome, phase: str) -> None:
+        depth = outcome.proposed if outcome.depth is None else outcome.depth
+        arm.slim += OFFERED * (depth / outcome.proposed - arm.slim) if depth < outcome.proposed or arm.slim < 1 else 0.0
+        accepted, reached = outcome.accepted, min(depth, outcome.accepted + 1)
+        if outcome.kept is not None:  # what came after the answer's end was never judged
+            reached, accepted = min(reached, outcome.kept), min(accepted, outcome.kept)
+            if accepted == outcome.kept:
                 depth = accepted
-        if made.confidence is not None and reached:
+        if outcome.confidence is not None and reached:
             rates = list(arm.acceptance.rates(phase, reached)[:reached])
-            for at, (sure, base) in enumerate(zip(made.confidence[:reached], rates, strict=False)):
+            for at, (sure, base) in enumerate(zip(outcome.confidence[:reached], rates, strict=False)):
                 arm.calibrated.learn(at, sure, base, at < accepted)
                 arm.confident += 1
         arm.acceptance.learn(phase, depth, accepted)
@@ -483,14 +483,14 @@ def _further(tokens: int) -> int:
 def _usual(arm: Arm, phase: str, most: int) -> list[float]:
     """Tokens that drafts of 1, 2, … `most` nodes get accepted, by the counts alone."""
     rates = arm.acceptance.rates(phase, most)
-    survival, expected, depth, found = 1.0, 0.0, 0, list[float]()
+    survival, expected, depth, expectations = 1.0, 0.0, 0, list[float]()
     for nodes in range(1, most + 1):
         if nodes * arm.slim > depth:
             survival *= rates[depth]
             expected += survival
             depth += 1
-        found.append(expected)
-    return found
+        expectations.append(expected)
+    return expectations
 
 
 def _offered(offer: DraftTree, arm: Arm, phase: str, most: int) -> list[float]:
@@ -499,7 +499,7 @@ def _offered(offer: DraftTree, arm: Arm, phase: str, most: int) -> list[float]:
     depths, parents = (range(nodes), range(-1, nodes - 1)) if chain else (offer.depths, offer.above)
     rates = arm.acceptance.rates(phase, max(depths) + 1)
     believe, sure = arm.calibrated.believe, offer.confidences
-    chances, found, expected = list[float](), list[float](), 0.0
+    chances, expectations, expected = list[float](), list[float](), 0.0
     for node in range(most):
         depth, above = depths[node], parents[node]
         chance = chances[above] if above >= 0 else 1.0
@@ -510,5 +510,5 @@ def _offered(offer: DraftTree, arm: Arm, phase: str, most: int) -> list[float]:
             break
         expected += chance
         chances.append(chance)
-        found.append(expected)
-    return found
+        expectations.append(expected)
+    return expectations

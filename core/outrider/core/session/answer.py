@@ -171,11 +171,11 @@ class Answer:
             at, logits = at + len(chunk), result.logits
             cache.target.commit(at)
             cache.prefilled(at, self.order.stable, len(ids))
-            made = None
+            hidden = None
             if result.hidden is not None:  # a state belongs to the token after it, so the last one waits
-                made = result.hidden[:-1] if carry is None else torch.cat((carry, result.hidden[:-1]))
+                hidden = result.hidden[:-1] if carry is None else torch.cat((carry, result.hidden[:-1]))
                 carry = result.hidden[-1:]
-            cache.observe(drafter, at, made)
+            cache.observe(drafter, at, hidden)
             if len(ids) - shared > CHUNK:
                 note = f"{shared} reused" if shared else ""
                 self._say(Progress(self.order.request, "prompt", at - shared, len(ids) - shared, "tokens", note))
@@ -329,11 +329,11 @@ class Answer:
         self.meter.add(MeteredRound(tokens, 1 + done.proposed, own, spent, context, done.from_exit))
 
     def _plain_pass(self) -> PlainPass | None:
-        made = self.meter.estimate(NEWEST)
-        if made is None:
+        estimate = self.meter.estimate(NEWEST)
+        if estimate is None:
             return None
         ms = 1e3 * self.meter.seconds_per_token(NEWEST)
-        return PlainPass(made.value * ms, made.error * ms, made.n)
+        return PlainPass(estimate.value * ms, estimate.error * ms, estimate.n)
 
     def _emit(self, done: RoundResult, began: float | None) -> float:
         if self.order.watch is not None:
@@ -395,12 +395,12 @@ class Answer:
                 token.p = p
                 step.top.append(list(zip(ids, values, strict=True)))
                 step.top_text.append([decode([one]) for one in ids])
-        draft, kept = done.draft, set(done.path)
+        draft, path = done.draft, set(done.path)
         chances = probs[[parent + 1 for parent in draft.above], draft.ids].tolist() if len(draft) else []
         step.rejected = [
             RejectedToken(token, decode([token]), draft.depths[node], draft.above[node], chances[node])
             for node, token in enumerate(draft.ids)
-            if node not in kept
+            if node not in path
         ]
 
     # ------------------------------------------------------------------ report
@@ -410,8 +410,10 @@ class Answer:
         order, emitter = self.order, self.emitter
         count = len(emitter.ids)
         decode_s = self.timing.decode_s
-        made = self.speedup
-        plain = PlainTime(made.value * decode_s, made.error * decode_s, made.n) if made is not None else None
+        speedup = self.speedup
+        plain = (
+            PlainTime(speedup.value * decode_s, speedup.error * decode_s, speedup.n) if speedup is not None else None
+        )
         return Report(
             model=order.model,
             drafter=order.drafter.name,

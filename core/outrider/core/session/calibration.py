@@ -105,8 +105,8 @@ class Calibrator:
             if spent < CALIBRATION or len(times[rows]) < 2:
                 times[rows].append(self.timed(rows))
                 spent += times[rows][-1]
-        for rows, found in times.items():
-            policy.calibrate(rows, median(found))
+        for rows, seconds in times.items():
+            policy.calibrate(rows, median(seconds))
         if spent + FAR / WIDE * policy.costs.of(WIDE) < CALIBRATION:
             self._lean(policy)
 

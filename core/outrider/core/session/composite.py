@@ -172,8 +172,8 @@ class Composite:
 
     def fork(self, report: Callable[[str], None]) -> Composite | None:
         """Forks of all parts; the length of their drafts is then chosen by whoever asks."""
-        made = [fork for part in self._parts if (fork := part.fork(report)) is not None]
-        return Composite(made, self._policy, trees=self._trees, forked=True) if made else None
+        forks = [fork for part in self._parts if (fork := part.fork(report)) is not None]
+        return Composite(forks, self._policy, trees=self._trees, forked=True) if forks else None
 
     def close(self) -> None:
         """Free all."""
@@ -194,17 +194,17 @@ class Composite:
 
     def _standing(self, parts: Sequence[PooledDrafter], nodes: int) -> list[Candidate]:
         """How each stands in this round, but those that are silent."""
-        found = list[Candidate]()
+        candidates = list[Candidate]()
         for part in parts:
             offer = self._offers.get(part.name)
             if part.failed:
                 continue
             if not part.free:
                 most = min(nodes, part.shape.nodes)
-                found.append(Candidate(part.name, most, block=part.block, behind=part.behind, line=part.line))
+                candidates.append(Candidate(part.name, most, block=part.block, behind=part.behind, line=part.line))
             elif offer is not None:
-                found.append(Candidate(part.name, len(offer.ids), offer))
-        return found
+                candidates.append(Candidate(part.name, len(offer.ids), offer))
+        return candidates
 
     def _choose_instead(self, left: Sequence[PooledDrafter], context: Context) -> Choice:
         candidates = partial(self._standing, left, context.nodes)
@@ -218,10 +218,10 @@ class Composite:
         """A draft of one that is not free; what it costs is learnt."""
         behind, began = part.behind, time.perf_counter()
         part.catch_up()
-        told = time.perf_counter()
+        updated = time.perf_counter()
         draft = part.propose(context, vocab, trees=self._trees)
         tokens = 0 if draft is None else draft.tokens.shape[0]
-        self._policy.learn(Drafted(part.name, tokens, time.perf_counter() - told, behind, told - began))
+        self._policy.learn(Drafted(part.name, tokens, time.perf_counter() - updated, behind, updated - began))
         return draft
 
 

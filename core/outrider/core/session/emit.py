@@ -161,8 +161,8 @@ class Emitter:
 
     def _find_stop(self) -> int | None:
         """Where the first stop string begins, looking only at text that was not given out."""
-        found = [at for stop in self._stop if (at := self._text.find(stop, self._released)) >= 0]
-        return min(found) if found else None
+        places = [at for stop in self._stop if (at := self._text.find(stop, self._released)) >= 0]
+        return min(places) if places else None
 
     def _held(self) -> int:
         """Characters at the end that begin a stop string."""

@@ -137,8 +137,8 @@ class Engine:
         model = self.load(requests[0].model, requests[0].id, say, control.cancelled)
         orders = [self.order(model, request, began) for request in requests]
         drafters = [self.chooser(model, request, say, control)(request.drafter) for request in requests]
-        made = Batch(model.cache.target, model.policy, list(zip(orders, drafters, strict=True)), say)
-        reports = made.run(control, batch)
+        batch_run = Batch(model.cache.target, model.policy, list(zip(orders, drafters, strict=True)), say)
+        reports = batch_run.run(control, batch)
         model.history.save(model.policy)
         return reports
 
@@ -356,8 +356,8 @@ class Engine:
         names = discovery.automatic(rows)
         free = {row.name for row in model.rows if row.free}
         if weights is not None:
-            made = discovery.accepting(info, weights)
-            names = (*(cheap for cheap in names if cheap in free - {made}), made)
+            method = discovery.accepting(info, weights)
+            names = (*(cheap for cheap in names if cheap in free - {method}), method)
         elif name == "auto":
             names = tuple(one for one in names if one in free or model.policy.pays(one))
         elif len(names) < 2:
@@ -371,11 +371,11 @@ class Engine:
         self, model: Model, name: str, weights: str | None = None, options: Mapping[str, Any] | None = None
     ) -> Wanted:
         """A drafter of the pool; where the user names no weights, those that are found for its method."""
-        found = model.cache.drafters.weights
+        known_weights = model.cache.drafters.weights
         if weights is None:
-            if name not in found:
-                found[name] = discovery.weights_for(name, model.cache.target.info)
-            weights = found[name]
+            if name not in known_weights:
+                known_weights[name] = discovery.weights_for(name, model.cache.target.info)
+            weights = known_weights[name]
         return Wanted(name, weights, options or {})
 
     def _load_drafter(self, model: Model, wanted: Wanted, report: Callable[[str], None]) -> PooledDrafter:

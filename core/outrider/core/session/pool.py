@@ -91,14 +91,14 @@ class PooledDrafter(GuardedDrafter):
     def rewind(self, length: int) -> None:
         """Cut it, and what waits, to `length` tokens."""
         self._offers.clear()
-        told = self.known - self.behind
-        if length < told:
+        passed_on = self.known - self.behind
+        if length < passed_on:
             self._forget()
             super().rewind(length)
         elif length < self.known:
             self._waiting = [_first(step, length - step.start) for step in self._waiting if step.start < length]
             self._held = sum(step.hidden.nbytes for step in self._waiting if step.hidden is not None)
-            self.behind, self.known = length - told, length
+            self.behind, self.known = length - passed_on, length
             self._states.cut(length)
 
     def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
@@ -122,13 +122,13 @@ class PooledDrafter(GuardedDrafter):
     def judged(self, start: int, tokens: Sequence[int]) -> list[tuple[Scored, list[float] | None]]:
         """Offers that the tokens from `start` on settle, with how sure it was of them."""
         offers, self._offers = self._offers, []
-        found = list[tuple[Scored, list[float] | None]]()
+        scores = list[tuple[Scored, list[float] | None]]()
         for shadow, sure in offers:
             for scored in shadow.score(start, tokens):
-                found.append((scored, sure))
+                scores.append((scored, sure))
             if not shadow.wants:
                 self._offers.append((shadow, sure))
-        return found
+        return scores
 
     def _has_room(self, phase: str) -> bool:
         if phase not in ("advance", "propose") or not self.make_room():

@@ -37,12 +37,12 @@ def give_states(target: TargetModel, tokens: Sequence[int], drafter: ActiveDraft
     with target.using(target.decoder.new_cache(count)):
         for at in range(first, len(tokens) - 1, CHUNK):
             chunk = tokens[at : min(at + CHUNK, len(tokens) - 1)]
-            made = target.forward(chunk, last=True, states=drafter.needs.hidden).hidden  # [S, states, d]
-            assert made is not None
-            states.append(made)
+            hidden = target.forward(chunk, last=True, states=drafter.needs.hidden).hidden  # [S, states, d]
+            assert hidden is not None
+            states.append(hidden)
             target.commit(at + len(chunk) - first)
-    told = torch.tensor(tokens[first + 1 :])
-    drafter.restate(Committed(first + 1, told, torch.empty(0, dtype=torch.int64), torch.cat(states)))
+    fresh = torch.tensor(tokens[first + 1 :])
+    drafter.restate(Committed(first + 1, fresh, torch.empty(0, dtype=torch.int64), torch.cat(states)))
 
 
 def affordable(costs: Costs) -> int:

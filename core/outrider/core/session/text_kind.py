@@ -63,8 +63,8 @@ class TextKind:
             bare = line.strip(" \t>\r")
             if len(bare) >= len(self._fence) and bare == self._fence[0] * len(bare):
                 self._fence = ""
-        elif found := _FENCE.fullmatch(line):
-            self._fence, self._named = found[1], found[2].lower()
+        elif fence := _FENCE.fullmatch(line):
+            self._fence, self._named = fence[1], fence[2].lower()
 
 
 class _Bare:

@@ -64,8 +64,8 @@ def rows_of(x: Tensor) -> int:
 
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Columns and shares [R, k] of logits [R, n], likeliest first; the shares are 1 together."""
-    found = wide(logits).topk(min(LIKELIEST, logits.shape[-1]), -1)
-    return found.indices, found.values.softmax(-1)
+    best = wide(logits).topk(min(LIKELIEST, logits.shape[-1]), -1)
+    return best.indices, best.values.softmax(-1)
 
 
 def ask(x: Tensor, rows: Tensor, law: Law, weights: Tensor, cap: float | None = None) -> Asked:

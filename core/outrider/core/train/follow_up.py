@@ -69,7 +69,7 @@ def take(plan: Plan, run: Path) -> None:
 
 
 def _other(order: TrainOrder) -> Plan:
-    found = plans.read(Path(order.answers_of or ""))
-    if found is None:
+    plan = plans.read(Path(order.answers_of or ""))
+    if plan is None:
         raise UsageError(f"There is no run in {order.answers_of}.", "`outrider train runs` lists them.")
-    return found
+    return plan

@@ -179,16 +179,16 @@ class Loop:
         path = self._folder / LOG
         if not path.exists():
             return
-        kept: list[str] = []
+        lines: list[str] = []
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
                 if json.loads(line)["step"] > self.step:
                     break
             except (ValueError, KeyError, TypeError):  # half a line
                 break
-            kept.append(line + "\n")
+            lines.append(line + "\n")
         unready = path.with_name(f"{LOG}.part")
-        unready.write_text("".join(kept), encoding="utf-8")
+        unready.write_text("".join(lines), encoding="utf-8")
         os.replace(unready, path)
 
 

@@ -75,7 +75,7 @@ def measure_acceptance(
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Acceptance:
     """Draft up to `nodes` tokens at every place that a round would begin at in `texts`."""
-    made, target = Acceptance(), teacher.target
+    acceptance, target = Acceptance(), teacher.target
     live = bool(drafter.needs.early or drafter.needs.kv)
     with target.using(target.decoder.new_cache(teacher.longest + MAX_DRAFT_ROWS)) if live else nullcontext():
         for text in texts:
@@ -85,9 +85,9 @@ def measure_acceptance(
             drafter.reset()
             if live:
                 target.rewind(0)
-            _along(drafter, text, states, (nodes, teacher.info.vocab, target if live else None), made)
+            _along(drafter, text, states, (nodes, teacher.info.vocab, target if live else None), acceptance)
     drafter.reset()
-    return made
+    return acceptance
 
 
 def _along(
@@ -95,7 +95,7 @@ def _along(
     text: Kept,
     states: Tensor | None,
     bounds: tuple[int, int, TargetModel | None],
-    made: Acceptance,
+    acceptance: Acceptance,
 ) -> None:
     ids, root = text.ids, text.first
     nodes, vocab, target = bounds
@@ -113,7 +113,7 @@ def _along(
             if node < 0:
                 break
             path.append(node)
-        made.count(draft.depth, len(path), root + 1)
+        acceptance.count(draft.depth, len(path), root + 1)
         end = root + len(path) + 2
         drafter.advance(_step(ids, root + 1, end, path, states))
         root = end - 1

@@ -84,7 +84,7 @@ def command(plan: Plan) -> str:
 
 
 def settle(
-    folder: Path, info: ModelInfo, made: Card, measure: Callable[[Path], Measured | None]
+    folder: Path, info: ModelInfo, card: Card, measure: Callable[[Path], Measured | None]
 ) -> tuple[Path | None, str, Measured | None]:
     """Put the drafter in `folder` where the model finds it, unless one that is found already is better on the same texts.
 
@@ -93,12 +93,12 @@ def settle(
     """
     path = Path(info.path)
     rows = discovery.near(info)
-    rival = next((row for row in rows if row.name == made.method and row.where in RIVALS and row.weights), None)
+    rival = next((row for row in rows if row.name == card.method and row.where in RIVALS and row.weights), None)
     theirs = measure(Path(rival.weights)) if rival is not None and rival.weights else None
     known = (rival.weights or "") if rival is not None else ""
-    if theirs is not None and (made.measured is None or theirs.tokens_per_pass > made.measured.tokens_per_pass):
+    if theirs is not None and (card.measured is None or theirs.tokens_per_pass > card.measured.tokens_per_pass):
         return None, known, theirs
-    place = drafter_card.place(path, made.method, made.target)
+    place = drafter_card.place(path, card.method, card.target)
     put(folder, place)
     return place, known, theirs
 

@@ -243,7 +243,7 @@ class Course:
             longest=teacher.longest,
             seed=order.seed,
         )
-        made = Plan(
+        plan = Plan(
             order=order,
             model=model.choice,
             target=drafter_card.fingerprint(Path(model.cache.target.info.path)),
@@ -257,9 +257,9 @@ class Course:
         )
         (self.folder / PROMPTS).write_bytes(msgspec.json.encode(prompts))
         follow_up.keep(order, self.folder)
-        follow_up.take(made, self.folder)
-        plans.write(self.folder, made)
-        return made
+        follow_up.take(plan, self.folder)
+        plans.write(self.folder, plan)
+        return plan
 
     def _expected(self, plan: Plan) -> int:
         """Tokens of all texts, at most."""
@@ -429,11 +429,11 @@ class Course:
     def _acceptance(self, teacher: Teacher, texts: Sequence[Kept], folder: Path) -> Measured | None:
         drafter = registry.load(self.order.method, teacher.target, {"weights": str(folder)}, _raise)
         try:
-            found: Acceptance = measure_acceptance(drafter, teacher, texts, DRAFT, self._cancelled)
+            acceptance: Acceptance = measure_acceptance(drafter, teacher, texts, DRAFT, self._cancelled)
         finally:
             drafter.close()
-        depths = [round(share, 4) for share in found.by_depth]
-        return Measured(len(texts), round(found.per_pass, 4), depths, found.by_context)
+        depths = [round(share, 4) for share in acceptance.by_depth]
+        return Measured(len(texts), round(acceptance.per_pass, 4), depths, acceptance.by_context)
 
     # ------------------------------------------------------------------ pieces
 

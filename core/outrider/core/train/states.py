@@ -167,8 +167,8 @@ class States:
 
     def _packed(self, text: Kept) -> Tensor:
         assert self._labeller is not None
-        found = self._labeller.label(text)
-        return torch.cat((found.ids.int(), found.logs.float().contiguous().view(torch.int32)), -1)
+        labels = self._labeller.label(text)
+        return torch.cat((labels.ids.int(), labels.logs.float().contiguous().view(torch.int32)), -1)
 
 
 def _asked(text: Kept) -> int:

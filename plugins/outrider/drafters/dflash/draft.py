@@ -93,16 +93,16 @@ class DFlashDrafter:
             return self._tree(slots, context)
         if slots.linked or context.probs or self._uses_confidence:
             return self._chain(slots, context)
-        held = certainty(slots.logits) if self._weighs else None
-        return Draft(context.sample(self._in_target_ids(slots.logits), position, []), confidence=held)
+        confidence = certainty(slots.logits) if self._weighs else None
+        return Draft(context.sample(self._in_target_ids(slots.logits), position, []), confidence=confidence)
 
     @torch.inference_mode()
     def propose_device(self, context: DeviceContext) -> Draft | None:
         """A chain, as `propose`."""
         drafts, network = min(self._parts.network.plan.drafts, context.nodes), self._parts.network
         rows, work = self._block(drafts) + 1, partial(self._ahead, context.choose, drafts)
-        made = self._state.draft_ahead(context, drafts, work, rows=rows, masked=network.loose)
-        return None if made is None else Draft(made)
+        result = self._state.draft_ahead(context, drafts, work, rows=rows, masked=network.loose)
+        return None if result is None else Draft(result)
 
     def _ahead(self, choose: Choose, drafts: int, _: None, scratch: Scratch, window: Window) -> Tensor:
         """The tokens [n] of a chain; it ends before the first one that is not sure enough."""
@@ -113,14 +113,14 @@ class DFlashDrafter:
             return choose(self._in_target_ids(logits), torch.arange(drafts, device=root.device))
         slots = Slots(hidden, logits, parts.follower and parts.follower.follow(hidden, logits))
         path, more = [root], torch.ones_like(root, dtype=torch.bool)
-        told = list[Tensor]()
+        confidences = list[Tensor]()
         for slot in range(drafts):
             previous = path[-1].clamp(min=0)
             if parts.confidence is not None and least:
                 more = more & (parts.confidence(hidden[slot], previous) >= least)
             path.append(choose(self._in_target_ids(slots.follow(slot, previous)[None]), slot))
-            told.append(torch.where(more, path[-1], UNSURE))
-        return torch.cat(told)
+            confidences.append(torch.where(more, path[-1], UNSURE))
+        return torch.cat(confidences)
 
     def slots(self, root: int, drafts: int) -> Slots:
         """One pass over the anchor and mask tokens, and what it says of the first `drafts` drafting slots.

@@ -222,10 +222,10 @@ class _Read:
         return tuple(each + step for each in ids)
 
     def _from_anchor(self) -> bool:
-        key, told = "sample_from_anchor", self.reading.sample_from_anchor
-        told = self.flag((self.nested, key), (self.config, key)) if told is None else told
-        if told is not None:
-            return told
+        key, value = "sample_from_anchor", self.reading.sample_from_anchor
+        value = self.flag((self.nested, key), (self.config, key)) if value is None else value
+        if value is not None:
+            return value
         dspark = self.speculators == "dspark" or self.section_of("projector_type").is_word("projector_type", "dspark")
         return dspark or bool(self.first(*W1)) or (not self.speculators and self.config.has("markov_rank"))
 
@@ -234,12 +234,12 @@ class _Read:
         native, slides = FUSED[1][0] in self.shapes, self.section_of("use_swa").flag("use_swa")
         everywhere = slides or (native and not self.layers.has("layer_types"))
         kinds = ["sliding_attention"] * count if everywhere else self._kinds(count)
-        told = self.flag((self.config, "is_causal"), (self.nested, "causal"))
-        if told is None and (native or slides or self._open()):
-            told = False
+        causal = self.flag((self.config, "is_causal"), (self.nested, "causal"))
+        if causal is None and (native or slides or self._open()):
+            causal = False
         if self.reading.causal is not None:
-            told = {"sliding": None, "all": True, "none": False}[self.reading.causal]
-        return tuple(self._sight(kind, told) for kind in kinds)
+            causal = {"sliding": None, "all": True, "none": False}[self.reading.causal]
+        return tuple(self._sight(kind, causal) for kind in kinds)
 
     def _sight(self, kind: str, told: bool | None) -> Sight:
         slides = kind == "sliding_attention"
@@ -254,8 +254,8 @@ class _Read:
 
     def _open(self) -> bool:
         """Whether a speculators file says that sliding layers look ahead; its DFlash2 does by default."""
-        told = self.config.flag("sliding_window_non_causal", self.speculators == "dflash2")
-        return told and bool(self.speculators)
+        value = self.config.flag("sliding_window_non_causal", self.speculators == "dflash2")
+        return value and bool(self.speculators)
 
     def _kinds(self, count: int) -> list[str]:
         if self.layers.has("layer_types"):

@@ -140,7 +140,7 @@ class EagleTrainee(nn.Module):
 
     def _config(self, *, tied: bool) -> dict[str, Any]:
         info, mixer = self._teacher.info, self.midlayer.self_attn.spec
-        made: dict[str, Any] = {
+        config: dict[str, Any] = {
             "architectures": ["LlamaForCausalLMEagle3"],
             "model_type": "llama",
             "hidden_size": info.width,
@@ -162,7 +162,7 @@ class EagleTrainee(nn.Module):
             "tie_word_embeddings": False,
             "torch_dtype": "bfloat16",
         }
-        return made | ({"tied_to_target": True} if tied else {})
+        return config | ({"tied_to_target": True} if tied else {})
 
 
 class _Places:

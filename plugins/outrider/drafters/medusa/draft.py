@@ -81,9 +81,9 @@ class MedusaDrafter:
             self._learn(nodes, {node: ranked.ids for node, ranked in guesses.items()}, step)
         self._guessed = None
         while self._tables and self._tables[0].start <= step.start:
-            made = self._tables.popleft()
-            if made.start == step.start:
-                self._learn(made.nodes, dict(zip(made.parents, made.ids.tolist(), strict=True)), step)
+            table = self._tables.popleft()
+            if table.start == step.start:
+                self._learn(table.nodes, dict(zip(table.parents, table.ids.tolist(), strict=True)), step)
         self._state.advance(step)
 
     def _learn(self, nodes: Sequence[Choice], guesses: Mapping[Choice, Sequence[int]], step: Committed) -> None:
@@ -115,9 +115,9 @@ class MedusaDrafter:
         if guesses is None:
             return None
         self._guessed = len(context.tokens), nodes, guesses
-        found = [(guesses[node[:-1]], node[-1]) for node in nodes]
-        probabilities = [ranked.probabilities[rank] for ranked, rank in found if ranked.probabilities]
-        tokens = torch.tensor([ranked.ids[rank] for ranked, rank in found])
+        ranks = [(guesses[node[:-1]], node[-1]) for node in nodes]
+        probabilities = [ranked.probabilities[rank] for ranked, rank in ranks if ranked.probabilities]
+        tokens = torch.tensor([ranked.ids[rank] for ranked, rank in ranks])
         return Draft(
             tokens, torch.tensor(parents_of(nodes)), confidence=torch.tensor(probabilities) if probabilities else None
         )
@@ -127,10 +127,10 @@ class MedusaDrafter:
         """As `propose`. The guesses of all ranks come to the host beside the draft, to be judged when the round has been read."""
         nodes = self._tree()[: context.nodes]
         parents = sorted({node[:-1] for node in nodes}, key=len)
-        made = self._state.draft_ahead(context, "newest", lambda state, _, window: (state, window.root), rows=0)
-        if made is None:
+        result = self._state.draft_ahead(context, "newest", lambda state, _, window: (state, window.root), rows=0)
+        if result is None:
             return None
-        state, root = made
+        state, root = result
         table = self._heads.table(state, root, parents, context, self._ranks)  # [parents, R]
         ids = torch.empty(table.shape, dtype=table.dtype, pin_memory=table.is_cuda).copy_(table, non_blocking=True)
         self._tables.append(_Table(len(context.tokens), context.in_flight, nodes, parents, ids))

@@ -168,11 +168,11 @@ class MedusaFiles(HeadFiles):
         return f"{head}.{self.layers}"
 
     def _count(self) -> tuple[int, int]:
-        found = {name: _MEDUSA.fullmatch(name) for name in self._names}
-        strange = [name for name, match in found.items() if match is None]
-        if strange or not found:
+        matches = {name: _MEDUSA.fullmatch(name) for name in self._names}
+        strange = [name for name, match in matches.items() if match is None]
+        if strange or not matches:
             raise self._strange(strange)
-        places = [(int(match[1]), int(match[2])) for match in found.values() if match]
+        places = [(int(match[1]), int(match[2])) for match in matches.values() if match]
         return 1 + max(head for head, _ in places), max(layer for _, layer in places) + self.tied
 
     def _sizes(self) -> tuple[int, int]:

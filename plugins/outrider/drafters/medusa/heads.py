@@ -163,10 +163,10 @@ class HydraHeads:
 
     def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
         """As `DraftHeads`."""
-        found: Guesses = {}
+        guesses: Guesses = {}
         for depth in range(1 + len(parents[-1])):
             level = [parent for parent in parents if len(parent) == depth]
-            paths = [[found[parent[:at]].ids[rank] for at, rank in enumerate(parent)] for parent in level]
+            paths = [[guesses[parent[:at]].ids[rank] for at, rank in enumerate(parent)] for parent in level]
             logits = self.logits(state, [[context.tokens[-1], *path] for path in paths])
             best = _ranked(logits, ranks, None, weighs=self._target.graphs is None)
             if best is None:
@@ -175,26 +175,26 @@ class HydraHeads:
                 position = len(context.tokens) + depth
                 rows = zip(logits, paths, strict=True)
                 best = _sampled_first(best, [int(context.sample(row[None], position, path)[0]) for row, path in rows])
-            found |= zip(level, best, strict=True)
-        return found
+            guesses |= zip(level, best, strict=True)
+        return guesses
 
     def table(
         self, state: Tensor, root: Tensor, parents: Sequence[Choice], context: DeviceContext, ranks: int
     ) -> Tensor:
         """As `DraftHeads`."""
-        device, made, paths = root.device, list[Tensor](), root[None]  # [r, 1 + depth]
+        device, levels, paths = root.device, list[Tensor](), root[None]  # [r, 1 + depth]
         places: dict[Choice, int] = {}  # of a level
         for depth in range(1 + len(parents[-1])):
             level = [parent for parent in parents if len(parent) == depth]
             if depth:
                 above, rank = ([places[node[:-1]] for node in level], [node[-1] for node in level])
                 rows = on(device, above)
-                paths = torch.cat((paths[rows], made[-1][rows, on(device, rank)][:, None]), 1)
+                paths = torch.cat((paths[rows], levels[-1][rows, on(device, rank)][:, None]), 1)
             embedded = self._target.embed(paths.clamp(min=0).flatten()).view(len(level), -1)
             logits = self._heads[depth](torch.cat((state.expand(len(level), -1), embedded), -1))
-            made.append(_first(context.choose(logits, depth), _best(logits, ranks, None)[1]))
+            levels.append(_first(context.choose(logits, depth), _best(logits, ranks, None)[1]))
             places = {node: row for row, node in enumerate(level)}
-        return torch.cat(made)
+        return torch.cat(levels)
 
 
 def on(device: torch.device, numbers: Sequence[int]) -> Tensor:

@@ -136,7 +136,7 @@ def open_heads(path: Path) -> DraftFiles:
 
 def _spec(settings: Mapping[str, Any], vocab: int, count: int, inner: int) -> DraftSpec:
     """Layers of a llama whose rope pairs neighbours, as its authors stored it."""
-    told = {
+    config = {
         "hidden_size": settings["dim"],
         "vocab_size": vocab,
         "num_attention_heads": settings["n_heads"],
@@ -145,4 +145,4 @@ def _spec(settings: Mapping[str, Any], vocab: int, count: int, inner: int) -> Dr
         "rms_norm_eps": settings.get("norm_eps", 1e-5),
         "rope_theta": settings.get("rope_theta", 10000.0),
     }
-    return DraftConfig(told, "params.json", AGAIN).layers([0] * count, interleaved=True)
+    return DraftConfig(config, "params.json", AGAIN).layers([0] * count, interleaved=True)

@@ -113,11 +113,11 @@ class ParallelTrainee(Learner):
     def tensors(self) -> dict[str, Tensor]:
         """All weights as Meta names and orders them."""
         size = self._mixer.head_dim
-        made = {}
+        tensors = {}
         for index, head in enumerate(self.heads):
             for name, part in head.state_dict().items():
-                made[f"extra_heads.{index}.{OURS[name]}"] = neighbours(name, part, size)
-        return made
+                tensors[f"extra_heads.{index}.{OURS[name]}"] = neighbours(name, part, size)
+        return tensors
 
     @property
     def _mixer(self) -> AttentionSpec:
@@ -159,11 +159,11 @@ def trunk(teacher: Teacher) -> dict[str, Tensor]:
     from outrider.core.train.decoder import read
 
     decoder = read(Path(teacher.info.path))
-    found: dict[str, Tensor] = {
+    tensors: dict[str, Tensor] = {
         "tok_embeddings.weight": decoder.model.embed_tokens.weight,
         "output.weight": decoder.table,
     }
-    found["norm.weight"] = decoder.model.norm.weight
+    tensors["norm.weight"] = decoder.model.norm.weight
     for index, layer in enumerate(decoder.model.layers):
         assert isinstance(layer, Layer)
         spec = layer.self_attn.spec
@@ -173,5 +173,5 @@ def trunk(teacher: Teacher) -> dict[str, Tensor]:
                     f"Meta's container has no place for {teacher.info.name}: it holds plain llamas.",
                     "Leave --full out; the heads alone are read beside any model.",
                 )
-            found[f"layers.{index}.{OURS[name]}"] = neighbours(name, part, spec.head_dim)
-    return {name: part.clone() for name, part in found.items()}
+            tensors[f"layers.{index}.{OURS[name]}"] = neighbours(name, part, spec.head_dim)
+    return {name: part.clone() for name, part in tensors.items()}

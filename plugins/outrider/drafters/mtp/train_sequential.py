@@ -148,12 +148,12 @@ class SequentialTrainee(Learner):
 
     def tensors(self) -> dict[str, Tensor]:
         """All weights under their published names."""
-        made: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for index, depth in enumerate(self.depths):
             known = depth if bool(depth.eh_proj.weight.any()) else self.depths[0]
             at = f"{PREFIX}layers.{self._teacher.info.layers + index}."
-            made |= {at + published(name): part for name, part in known.state_dict().items()}
-        return made
+            tensors |= {at + published(name): part for name, part in known.state_dict().items()}
+        return tensors
 
     def _rows(self) -> tuple[Tensor, Tensor]:
         """Embedding and output layer, [V, d] each."""
@@ -170,8 +170,8 @@ def published(name: str) -> str:
 
 def _texts(lengths: list[int]) -> list[Text]:
     """Texts of these lengths, one after another."""
-    made, at = list[Text](), 0
+    texts, at = list[Text](), 0
     for length in lengths:
-        made.append(Text(at, at, at + length))
+        texts.append(Text(at, at, at + length))
         at += length
-    return made
+    return texts

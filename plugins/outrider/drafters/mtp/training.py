@@ -32,5 +32,5 @@ class MtpRecipe:
         make = Joint if settings.joint else Frozen
         if settings.kind == "sequential":
             return SequentialTrainee(teacher, settings, make(teacher, words), luck)
-        made = shape(teacher, settings)
-        return ParallelTrainee(teacher, settings, make(teacher, words, (teacher.info.layers - 1,)), made, luck)
+        spec = shape(teacher, settings)
+        return ParallelTrainee(teacher, settings, make(teacher, words, (teacher.info.layers - 1,)), spec, luck)

@@ -37,13 +37,13 @@ class Corpus:
 
     def matches(self, context: Sequence[int]) -> Iterator[tuple[int, Cursor]]:
         """Every suffix of `context` of SHORTEST to LONGEST tokens that occurs here, longest first."""
-        found: list[tuple[int, Cursor]] = []
+        matches: list[tuple[int, Cursor]] = []
         for length in range(SHORTEST, min(LONGEST, len(context)) + 1):
             first, last = self._range(context[-length:])
             if first == last:
                 break
-            found.append((length, (first, last, length)))
-        return reversed(found)
+            matches.append((length, (first, last, length)))
+        return reversed(matches)
 
     def follow(self, cursor: Cursor) -> list[tuple[int, int, Cursor]]:
         """What came behind a cursor: (token, how often, cursor after it)."""

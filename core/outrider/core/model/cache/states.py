@@ -54,7 +54,7 @@ class State(Protocol):
         """What `restore` needs to come back to the committed `length`."""
         ...
 
-    def restore(self, kept: object, length: int) -> None:
+    def restore(self, snapshot: object, length: int) -> None:
         """Back to a snapshot taken at `length`."""
         ...
 
@@ -121,7 +121,7 @@ class KVCache:
         """Nothing: rows stay where they are."""
         return None
 
-    def restore(self, kept: object, length: int) -> None:
+    def restore(self, snapshot: object, length: int) -> None:
         """Nothing to do."""
 
 
@@ -213,10 +213,10 @@ class SlidingKVCache(KVCache):
         """`ordered`, in main memory: a handful of windows could cost a GPU more than the ring saves."""
         return [rows.cpu() for rows in self.ordered(length)]
 
-    def restore(self, kept: object, length: int) -> None:
+    def restore(self, snapshot: object, length: int) -> None:
         """Put a snapshot's rows back."""
-        assert isinstance(kept, list)
-        self._put(self._slots(max(0, length + 1 - self.window), length), kept)
+        assert isinstance(snapshot, list)
+        self._put(self._slots(max(0, length + 1 - self.window), length), snapshot)
         self._floor = length if length >= self.window else 0
 
 
@@ -304,10 +304,10 @@ class Recurrent:
         """The committed state; a copy where captured passes write the same tensors again and again."""
         return [part.clone() for part in self.now] if self._held else list(self.now)
 
-    def restore(self, kept: object, length: int) -> None:
+    def restore(self, snapshot: object, length: int) -> None:
         """Back to a snapshot."""
-        assert isinstance(kept, list)
-        self.now, self.length = list(kept), length
+        assert isinstance(snapshot, list)
+        self.now, self.length = list(snapshot), length
         self._begin(range(0), lambda _: self.now)
 
 
@@ -406,8 +406,8 @@ class Cache:
             reached = length
         else:
             reached = max(at for at in self._kept if at <= length)
-            for state, kept in zip(self._bound, self._kept[reached], strict=True):
-                state.restore(kept, reached)
+            for state, snapshot in zip(self._bound, self._kept[reached], strict=True):
+                state.restore(snapshot, reached)
         for later in [at for at in self._kept if at > reached]:
             del self._kept[later]
         self.length, self.early_states = reached, None
