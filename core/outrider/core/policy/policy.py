@@ -11,12 +11,11 @@ Letters: `K` draft tokens, `j` depth, `W` = K + 1 rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import attrgetter
 
-from outrider.core.sampling.draft_tree import DraftTree
-
-from .acceptance import KEEP, Acceptance, DrafterRecord
+from .acceptance import KEEP, DrafterRecord
+from .arm import OFFERED, PROBE_FIRST, Arm, Drafters
 from .confidence import Calibrated
 from .costs import Costs
 from .decisions import NONE, Candidate, Choice, Drafted, Judged, Outcome, Share, SharedRound, UpcomingRound
@@ -26,39 +25,16 @@ from .plain import Stalls
 
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 MARGIN, STAY = 1.03, 1.0  # what drafting must promise over plain decoding to begin, and to go on
-PROBE_FIRST, PROBE_LAST = 16, 128  # rounds between probes, doubling
+PROBE_LAST = 128  # rounds between probes at most; they double
 SHARE = 0.01  # of decode time that probes may cost
 ALLOWANCE = 2.0  # plain passes that probes may cost before there is any decode time
-OFFERED = 0.05  # moving average of how often a drafter proposes anything
 ANSWER = 400.0  # tokens of an answer, until some are known
-FAINT = 0.02  # survival below which no node is looked at
 FAR, AWAY = 0.92, 8  # promise below which a drafter that works for its drafts is left out, and for so many rounds
 KNOWN = 12  # drafts behind which a drafter that promises a clear loss in all kinds of text need not be loaded
 SURE = 50  # verified positions from which a drafter may end its own drafts by its confidence
 
 _GAIN = attrgetter("gain")
 ALONE = ("meter", "first", "rest", "off")  # rounds in which no drafter is asked
-
-
-@dataclass(slots=True)
-class Arm:
-    """What is known of one drafter."""
-
-    acceptance: Acceptance = field(default_factory=Acceptance)
-    calibrated: Calibrated = field(default_factory=Calibrated)
-    confident: int = 0  # positions with a confidence
-    offered: float = 1.0  # how often it proposes anything when asked
-    filled: float = 1.0  # how much of what was asked for, if it does, in rounds of several answers
-    slim: float = 1.0  # depth of its drafts over their nodes
-    gap: int = PROBE_FIRST
-    wait: int = 0
-    away: int = 0  # rounds for which it is left out
-    won: bool = False  # its last probe was worth its time
-    dear: bool = False  # its next probe is due, and costs more than probes may
-    ridden: tuple[float, float, float] = (0.0, 0.0, 0.0)
-
-
-Drafters = dict[str, Arm]
 
 
 class Policy:
@@ -279,12 +255,12 @@ class Policy:
             late = one.behind * self.costs.drafting(one.name).behind / self._answer
         if one.offer is None:
             most = self._frontier(one, arm, now) if only is None else only
-            chances = _usual(arm, now.phase, most)
+            chances = arm.usual(now.phase, most)
             first, each = self.costs.drafting(one.name).line()
             often = arm.offered
         else:
             most = min(one.most if only is None else only, len(one.offer.ids))
-            chances = _offered(one.offer, arm, now.phase, most)
+            chances = arm.promise(one.offer, now.phase, most)
             first, each, often = 0.0, 0.0, 1.0
         best = 0, 1.0, 0.0, 0.0  # tokens, expected, seconds, gain
         for tokens, expected in enumerate(chances, 1) if only is None else [(most, chances[-1])]:
@@ -350,7 +326,7 @@ class Policy:
             offered, accepted = event.scored
             if offered:
                 line = Outcome(event.drafter, offered, accepted, 0.0, 0.0, confidence=event.confidence)
-                self._accepted(self.arm(event.drafter), line, self._now.phase)
+                self.arm(event.drafter).learn(line, self._now.phase)
         elif isinstance(event, SharedRound):
             assert self.batch_costs is not None
             self.batch_costs.saw(event.rows, event.seconds, 0)
@@ -396,7 +372,7 @@ class Policy:
             rounds, tokens, cost = arm.ridden
             taken = (outcome.drafting + rest) / self.costs.of(1, outcome.context)
             arm.ridden = KEEP * rounds + 1.0, KEEP * tokens + (outcome.accepted + 1.0), KEEP * cost + taken
-            self._accepted(arm, outcome, self._now.phase)
+            arm.learn(outcome, self._now.phase)
         elif chosen.tokens:
             self._silent(chosen.name)
 
@@ -409,7 +385,7 @@ class Policy:
         arm, depth = self.arm(outcome.drafter), outcome.proposed if outcome.depth is None else outcome.depth
         arm.offered += OFFERED * (1 - arm.offered)
         arm.filled += OFFERED * (min(1.0, depth / share.asked) - arm.filled)
-        self._accepted(arm, outcome, share.phase)
+        arm.learn(outcome, share.phase)
 
     def _silent(self, name: str) -> None:
         arm = self.arm(name)
@@ -452,21 +428,6 @@ class Policy:
         self.meter.restart()
         self._answer += 0.2 * (max(16, tokens) - self._answer)
 
-    def _accepted(self, arm: Arm, outcome: Outcome, phase: str) -> None:
-        depth = outcome.proposed if outcome.depth is None else outcome.depth
-        arm.slim += OFFERED * (depth / outcome.proposed - arm.slim) if depth < outcome.proposed or arm.slim < 1 else 0.0
-        accepted, reached = outcome.accepted, min(depth, outcome.accepted + 1)
-        if outcome.kept is not None:  # what came after the answer's end was never judged
-            reached, accepted = min(reached, outcome.kept), min(accepted, outcome.kept)
-            if accepted == outcome.kept:
-                depth = accepted
-        if outcome.confidence is not None and reached:
-            rates = list(arm.acceptance.rates(phase, reached)[:reached])
-            for at, (sure, base) in enumerate(zip(outcome.confidence[:reached], rates, strict=False)):
-                arm.calibrated.learn(at, sure, base, at < accepted)
-                arm.confident += 1
-        arm.acceptance.learn(phase, depth, accepted)
-
     def arm(self, name: str) -> Arm:
         """What is known of a drafter."""
         arm = self._arms.get(name)
@@ -478,37 +439,3 @@ class Policy:
 def _further(tokens: int) -> int:
     """The next longer draft."""
     return next((k for k in LADDER if k > tokens), tokens)
-
-
-def _usual(arm: Arm, phase: str, most: int) -> list[float]:
-    """Tokens that drafts of 1, 2, … `most` nodes get accepted, by the counts alone."""
-    rates = arm.acceptance.rates(phase, most)
-    survival, expected, depth, expectations = 1.0, 0.0, 0, list[float]()
-    for nodes in range(1, most + 1):
-        if nodes * arm.slim > depth:
-            survival *= rates[depth]
-            expected += survival
-            depth += 1
-        expectations.append(expected)
-    return expectations
-
-
-def _offered(offer: DraftTree, arm: Arm, phase: str, most: int) -> list[float]:
-    """Tokens that the first 1, 2, … `most` nodes of an offer get accepted."""
-    chain, nodes = offer.parents is None, len(offer.ids)
-    depths, parents = (range(nodes), range(-1, nodes - 1)) if chain else (offer.depths, offer.above)
-    rates = arm.acceptance.rates(phase, max(depths) + 1)
-    believe, sure = arm.calibrated.believe, offer.confidences
-    chances, expectations, expected = list[float](), list[float](), 0.0
-    for node in range(most):
-        depth, above = depths[node], parents[node]
-        chance = chances[above] if above >= 0 else 1.0
-        if chance > FAINT:
-            base = rates[depth]
-            chance *= base if sure is None else believe(depth, sure[node], base)
-        elif chain and node:  # nor is anything after it
-            break
-        expected += chance
-        chances.append(chance)
-        expectations.append(expected)
-    return expectations
