@@ -32,7 +32,7 @@ COMMANDS = {
     "verify": "Check on this machine that drafted text is the text the model writes alone.",
     "train": "Train a drafter for a model: METHOD is one of `outrider drafters list` that can be trained.",
     "replay": "Play a saved race of compare mode again.",
-    "plugins": "Packages that bring drafters: list, install, remove.",
+    "plugins": "Packages that bring drafters: list, new, install, remove.",
     "config": "Settings: init, show, edit, path, check, set, unset, schema.",
     "keys": "Keys of the chat: every action with its keys, its letters and its slash command.",
     "completion": "Print what makes SHELL complete commands, options and values.",
