@@ -30,7 +30,7 @@ COMMANDS = {
     "drafters": "Drafters, the methods that guess ahead: list, show, test.",
     "bench": "Measure tokens per second with and without each drafter.",
     "verify": "Check on this machine that drafted text is the text the model writes alone.",
-    "train": "Train a drafter for a model: METHOD is one of `outrider drafters list` that can be trained.",
+    "train": "Train a drafter for a model.",
     "replay": "Play a saved race of compare mode again.",
     "plugins": "Packages that bring drafters: list, new, install, remove.",
     "config": "Settings: init, show, edit, path, check, set, unset, schema.",
