@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from outrider.core.sampling.noise import Noise
@@ -24,5 +26,5 @@ def test_every_position_of_every_round_has_its_own_draft_noise() -> None:
     drawn = [[noise.draft_stream(position, root).draw(EVEN) for position in range(20)] for root in range(5)]
     assert len({tuple(row) for row in drawn}) == 5
     for shift in range(1, 20):  # nor is it that of another position in an earlier round
-        assert all(later[:-shift] != earlier[shift:] for earlier, later in zip(drawn, drawn[1:], strict=False))
+        assert all(later[:-shift] != earlier[shift:] for earlier, later in pairwise(drawn))
     assert drawn[3] == [Noise(4).draft_stream(position, 3).draw(EVEN) for position in range(20)]
