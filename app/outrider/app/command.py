@@ -33,6 +33,7 @@ class Group(click.Group):
     command_class = Command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """All commands with the first sentence of their help."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary(self.commands[name])) for name in self.list_commands(ctx)])
 

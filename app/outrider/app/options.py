@@ -120,6 +120,7 @@ def _settings(_context: click.Context, _parameter: click.Parameter, values: tupl
 
 
 def complete_persona(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Personas of the settings whose names begin so."""
     return [name for name in read().personas if name.startswith(incomplete)]
 
 
