@@ -20,6 +20,7 @@ def result(draft: DraftTree, path: list[int]) -> RoundResult:
     ("tokens", "parents", "path", "kinds"),
     [
         ([], None, [], "P"),
+        ([7], None, [], "C"),
         ([7, 8], None, [], "C"),
         ([7, 8], None, [0], "AC"),
         ([7, 8], None, [0, 1], "AAB"),

@@ -30,6 +30,15 @@ def test_after_a_turn_little_is_left_of_any_depth() -> None:
     assert rates == sorted(rates), "deeper ones were right when they were last reached"
 
 
+def test_a_turn_for_the_better_leaves_chances() -> None:
+    made = taught(Acceptance(), *[(1, 0)] * 100)
+    for _ in range(12):
+        before = made.rates(ALL, 1)[0]
+        assert before < taught(made, (1, 1)).rates(ALL, 1)[0] < 1.0
+    for _ in range(3):
+        assert taught(made, (1, 0)).rates(ALL, 1)[0] < 0.95
+
+
 def test_counts_of_earlier_sessions_are_added_up_to_the_most() -> None:
     made = Acceptance()
     made.remember({ALL: [(0.9, MOST), (0.8, 20.0)]})
@@ -53,6 +62,13 @@ def test_a_copy_goes_on_as_the_original_would_and_apart_from_it() -> None:
         taught(other, *later)
         assert made.dump() == before and other.rounds == made.rounds + 20
         assert taught(made, *later).dump() == other.dump()
+
+
+def test_a_copy_is_as_close_to_a_surprise_as_the_original() -> None:
+    made = taught(Acceptance(), *[(1, 1)] * 60, (1, 0))
+    other = made.copy()
+    assert taught(other, (1, 0)).dump() == taught(made, (1, 0)).dump()
+    assert made.dump()[ALL][0][1] < 2 * LEFT, "the second one is the surprise"
 
 
 def test_untaught_a_confidence_is_the_plain_rate_at_every_depth() -> None:

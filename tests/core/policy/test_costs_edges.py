@@ -7,7 +7,7 @@ import math
 import pytest
 
 from outrider.core.policy.costs import Costs, Drafting
-from outrider.core.policy.metering import LEAST, LITTLE, MOVED, SHARE, MeterSchedule
+from outrider.core.policy.metering import EVERY, LEARNING, LEAST, LITTLE, MOVED, SHARE, MeterSchedule
 
 
 def test_before_anything_is_measured_all_passes_cost_the_same() -> None:
@@ -97,3 +97,54 @@ def test_all_that_were_due_are_followed_by_one_for_each_move_of_the_context_wher
     assert not meter.due(0.0, 5 + MOVED - 1) and meter.due(0.0, 5 + MOVED)
     spent = 60.0 + LEAST
     assert meter.due(0.999 * LITTLE * spent, 5 + MOVED) and not meter.due(1.001 * LITTLE * spent, 5 + MOVED)
+
+
+def test_one_for_every_so_many_drafts_is_needed_later() -> None:
+    meter = MeterSchedule()
+    assert not meter.due(0.0, 0) and not meter.due(0.0, MOVED), "nothing was drafted"
+    for _ in range(LEARNING + EVERY - 1):
+        meter.drafted("d", 1.0)
+    for _ in range(LEAST):
+        meter.plain(0.0, 0)
+    dear = (SHARE + LITTLE) / 2 * (LEARNING + EVERY)
+    assert not meter.due(dear, 0)
+    meter.drafted("d", 1.0)
+    assert meter.due(dear, 0)
+    meter.plain(0.0, 0)
+    assert not meter.due(dear, 0)
+
+
+def test_one_stall_moves_little_several_move_more_and_then_all_is_calm_again() -> None:
+    costs = Costs()
+    costs.calibrate(1, 1.0)
+
+    def moved(seconds: float) -> float:
+        before = costs.of(1)
+        costs.saw(1, seconds, 0)
+        return costs.of(1) / before - 1
+
+    for _ in range(30):
+        moved(1.0)
+    assert 0 < moved(9.0) < 0.03
+    moved(9.0)
+    assert moved(9.0) > 0.06
+    for _ in range(30):
+        moved(costs.of(1))
+    assert 0 < moved(9.0) < 0.03
+
+
+def test_neighbours_that_fall_share_their_mean_and_one_length_of_draft_is_shared_by_its_tokens() -> None:
+    costs = Costs()
+    for rows, seconds in ((1, 0.9), (2, 1.2), (4, 1.0), (8, 2.0)):
+        costs.calibrate(rows, seconds)
+    assert [costs.of(rows) for rows in (1, 2, 3, 4, 8)] == pytest.approx([0.9, 1.1, 1.1, 1.1, 2.0])
+    drafting = Drafting()
+    for _ in range(3):
+        drafting.saw(4, 2.0)
+    assert (drafting.of(4), drafting.of(2)) == pytest.approx((2.0, 1.0))
+    drafting.caught_up(1, 0.5)
+    assert Drafting.load(drafting.dump(), 2.0).behind == 1.0
+    steep = Drafting()
+    for tokens, seconds in ((1, 0.1), (4, 2.0)) * 20:
+        steep.saw(tokens, seconds)
+    assert steep.of(0) == pytest.approx(0.0, abs=1e-9) and 1.5 < steep.of(4) < 2.0

@@ -62,7 +62,7 @@ def test_drafts_ahead_pay_while_the_host_takes_more_than_other_offers_bring() ->
         ahead.looked(2.0, 1.0)
     assert not ahead.pays
     for _ in range(200):
-        ahead.took(0.9, 1.0)
+        ahead.took(0.09, 0.1)
     assert ahead.pays, "the host takes most of a round"
     for _ in range(200):
         ahead.took(0.0, 1.0)

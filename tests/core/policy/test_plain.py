@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
@@ -99,6 +99,7 @@ def play(machine: Machine, luck: random.Random, costs: Costs, stalls: Stalls) ->
 
 def answers(machine: Machine, count: int = ANSWERS, seed: int = 0) -> list[Told]:
     """Answers in a row, with pauses."""
+    machine = replace(machine)  # each test begins with a fresh one, in whatever order they run
     luck, costs, stalls = random.Random(seed), Costs(), Stalls()
     for rows in (1, 2, 4, 8, 17):
         costs.calibrate(rows, expected(rows, 0))
