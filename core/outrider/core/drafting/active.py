@@ -27,7 +27,7 @@ SLOW_CALL = 2.0  # seconds of a plugin's work from which it is named
 
 
 def words_of(error: BaseException) -> str:
-    """What a person wants to read of an exception: its own words in one line, its type before them; no full stop behind ours."""
+    """What a person wants to read of an exception: its own words in one line, its type before them; no full stop after ours."""
     if isinstance(error, OutriderError):
         return error.message.rstrip(".")
     words = " ".join(str(error).split())

@@ -250,7 +250,7 @@ def block_layout(scratch: Scratch, slots: int, *, causal: bool, window: int = 0)
     """
     device, count = scratch.like.device, scratch.base
     offsets = torch.arange(slots, device=device)
-    behind = offsets - offsets[:, None]  # [slots, slots] how far a column stands behind a row
+    behind = offsets - offsets[:, None]  # [slots, slots] how far a column stands after a row
     seen = behind <= 0 if causal else torch.ones_like(behind, dtype=torch.bool)
     if not window:
         return scratch.tree(offsets, seen)

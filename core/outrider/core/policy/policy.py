@@ -30,7 +30,7 @@ SHARE = 0.01  # of decode time that probes may cost
 ALLOWANCE = 2.0  # plain passes that probes may cost before there is any decode time
 ANSWER = 400.0  # tokens of an answer, until some are known
 FAR, AWAY = 0.92, 8  # promise below which a drafter that works for its drafts is left out, and for so many rounds
-KNOWN = 12  # drafts behind which a drafter that promises a clear loss in all kinds of text need not be loaded
+KNOWN = 12  # drafts after which a drafter that promises a clear loss in all kinds of text need not be loaded
 SURE = 50  # verified positions from which a drafter may end its own drafts by its confidence
 
 _GAIN = attrgetter("gain")

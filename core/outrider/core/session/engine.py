@@ -395,7 +395,7 @@ def _switches(template: ChatTemplate, request: Generate) -> dict[str, Any]:
 
 
 def _asked(request: Generate) -> Sequence[Message]:
-    """The messages that the answer stands behind."""
+    """The messages before the answer."""
     messages = request.messages or []
     return messages if request.continues is None else messages[:-1]
 

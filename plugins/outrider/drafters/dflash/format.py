@@ -65,8 +65,8 @@ class Plan:
     sights: tuple[Sight, ...]  # one for each layer
     states: tuple[int, ...]  # P numbers of target states
     block: int  # slots, the anchor included
-    mask: int  # id that fills the slots behind the anchor
-    from_anchor: bool  # slot j tells the token behind its position, so the anchor's slot drafts too
+    mask: int  # id that fills the slots after the anchor
+    from_anchor: bool  # slot j predicts the token after its position, so the anchor's slot drafts too
     embed_scale: float
     reduced: int  # Vd of a head of its own, 0: the target's head
     tied: bool  # the rows of a reduced head are the target's, and left out

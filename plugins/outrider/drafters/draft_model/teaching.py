@@ -55,7 +55,7 @@ class Teachers:
         return found
 
     def logits(self, lasts: Sequence[Tensor]) -> Tensor:
-        """What they say behind last states [R, d] of each: [R, V]."""
+        """What they say after last states [R, d] of each: [R, V]."""
         if not self.several:
             return self.target.logits(lasts[0])
         vocab, laws = self.target.info.vocab, list[Tensor]()

@@ -195,7 +195,7 @@ class MedusaFiles(HeadFiles):
 
 
 class HydraFiles(HeadFiles):
-    """Heads of plain layers that see the guesses before theirs, in Hydra++ (`prefixed`) behind a layer of attention."""
+    """Heads of plain layers that see the guesses before theirs, in Hydra++ (`prefixed`) after a layer of attention."""
 
     kind = "Hydra"
 

@@ -52,7 +52,7 @@ class Depth(nn.Module):
 
 
 class SequentialTrainee(Learner):
-    """All layers. Those behind the first are zeros until they become copies of it."""
+    """All layers. Those after the first are zeros until they become copies of it."""
 
     def __init__(self, teacher: Teacher, settings: Settings, ground: Frozen | Joint, luck: torch.Generator) -> None:
         super().__init__(settings, ground)
