@@ -140,12 +140,10 @@ class GuardedDrafter:
 
     @property
     def active(self) -> str:
-        """Itself."""
         return self.name
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Itself."""
         return (self.name,)
 
     def reset(self) -> None:

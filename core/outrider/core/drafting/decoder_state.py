@@ -62,7 +62,6 @@ class DecoderState:
 
     @property
     def captured(self) -> bool:
-        """As `DraftState.captured`."""
         return self._graphs is not None
 
     @property

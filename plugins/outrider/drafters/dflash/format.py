@@ -241,9 +241,9 @@ class _Read:
             causal = {"sliding": None, "all": True, "none": False}[self.reading.causal]
         return tuple(self._sight(kind, causal) for kind in kinds)
 
-    def _sight(self, kind: str, told: bool | None) -> Sight:
+    def _sight(self, kind: str, is_causal: bool | None) -> Sight:
         slides = kind == "sliding_attention"
-        causal = slides if told is None else told
+        causal = slides if is_causal is None else is_causal
         if not slides:
             return Sight(causal and (not self.speculators or self.reading.causal == "all"))
         own = self.section_of("swa_window_size")

@@ -129,7 +129,6 @@ class DraftTrainee(nn.Module):
 
     @property
     def joint(self) -> bool:
-        """As `Changing`."""
         return self.target is not None
 
     def target_now(self) -> TargetModel:
@@ -288,5 +287,5 @@ def _projection(student: Student, teacher: Teacher) -> nn.Linear:
 
 def _ends(teacher: Teacher) -> set[int]:
     """Tokens that end an answer, as its config says."""
-    told: Any = teacher.info.config.get("eos_token_id")
-    return set(told) if isinstance(told, list) else {told} if isinstance(told, int) else set()
+    ids: Any = teacher.info.config.get("eos_token_id")
+    return set(ids) if isinstance(ids, list) else {ids} if isinstance(ids, int) else set()

@@ -131,16 +131,16 @@ def default_states(layers: int) -> tuple[int, ...]:
     return 2, layers // 2, layers - 3
 
 
-def counts_outputs(told: Sequence[int], layers: int) -> bool:
+def counts_outputs(numbers: Sequence[int], layers: int) -> bool:
     """Whether the numbers nested in `eagle_config` mean outputs of layers (L is state L + 1), or states as they are.
 
     The writers of these files do not agree, and the file does not say; the order of these rules decides.
     """
-    if max(told) == layers:
+    if max(numbers) == layers:
         return False
-    if told[0] == 1:
+    if numbers[0] == 1:
         return True
-    return tuple(told) != default_states(layers)
+    return tuple(numbers) != default_states(layers)
 
 
 def read(files: DraftFiles) -> Container:

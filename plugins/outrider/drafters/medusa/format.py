@@ -147,7 +147,6 @@ class MedusaFiles(HeadFiles):
 
     @property
     def extra_tensors(self) -> Sequence[str]:
-        """As `HeadFiles`."""
         return TABLES if self.tied else ()
 
     @property
@@ -201,7 +200,6 @@ class HydraFiles(HeadFiles):
 
     @property
     def extra_tensors(self) -> Sequence[str]:
-        """As `HeadFiles`."""
         return _IDLE
 
     @property

@@ -172,12 +172,12 @@ def _unused(text: Mapping[str, Any]) -> dict[str, Any]:
     """What belongs to keys, which are the target's: any ropes and any number of heads will do."""
     ropes = text.get("rope_parameters")
     heads = text.get("num_key_value_heads")
-    found: dict[str, Any] = {}
+    names: dict[str, Any] = {}
     if isinstance(ropes, Mapping) and any(isinstance(rope, Mapping) for rope in ropes.values()):
-        found["rope_parameters"] = {"full_attention": {}, "sliding_attention": {}, **ropes}
+        names["rope_parameters"] = {"full_attention": {}, "sliding_attention": {}, **ropes}
     if type(heads) is int and 0 < heads <= HEADS:
-        found["num_key_value_heads"] = None
-    return found
+        names["num_key_value_heads"] = None
+    return names
 
 
 @torch.inference_mode()
