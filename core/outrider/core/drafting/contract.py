@@ -79,7 +79,7 @@ class Shape:
 
 
 Draft = DraftTree
-"""What `propose` gives: a chain or tree of guesses under the last committed token. The engine hands it on unchanged."""
+"""What `propose` gives: a chain or tree of guesses under the last committed token. The engine passes it on unchanged."""
 
 
 @dataclass(frozen=True, slots=True)

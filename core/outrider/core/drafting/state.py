@@ -204,7 +204,7 @@ class DraftState:
         self._cut(stop)
 
     def undo(self) -> None:
-        """The rows of the last pass are to be written anew: what is no number in a masked row has spread to them."""
+        """The rows of the last pass must be written again: NaN in a masked row has spread to them."""
         self._cut(self._next - self._written)
         self.wipe()
 

@@ -183,7 +183,7 @@ class Policy:
             self._runs.missed()
 
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
-        """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
+        """Who gets most tokens accepted, whatever the pass costs; for rounds whose length is chosen elsewhere."""
         there = [one for one in candidates if one.most > 0]
         choices = [self._length(one, self._arms.get(one.name) or Arm(), self._now, one.most) for one in there]
         return max(choices, key=attrgetter("expected"), default=Choice("silent"))

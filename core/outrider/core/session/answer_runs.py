@@ -61,7 +61,7 @@ class Pass(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Where a text first differs from the plain one, with what stands around it in both."""
+    """Where a text first differs from the plain one, with the text around it in both."""
 
     character: int
     plain: str
