@@ -1,16 +1,21 @@
 # `make chat` and `make test` do all their own set-up in $(VENV): environment, packages, starter model.
 #
 #   make chat                      chat in the terminal          make chat ARGS="--drafter prompt_lookup"
-#   make chat TORCH='torch>=2.7'   on a machine with a GPU
+#   make chat TORCH_INDEX= TORCH='torch>=2.7'   for a GPU that nvidia-smi does not show
 #   make test                      all tests: about 8 minutes on two cores
 #   make test ARGS="tests/app -x"  some of them
 #   make test ARGS="-m 'not real and not thorough'"              the quick ones: about 3 minutes
+#   make test-lowest               all tests with the lowest versions that pyproject.toml claims, in an environment of its own
+#   make test-newest               the same with the newest; PYTHON=python3.13 for another Python
 #   make check                     ruff, pyright, import rules
 #   make fix                       format and repair what ruff can
 #   make clean                     take the environment away; models and chats stay
 
 PYTHON ?= python3
-TORCH ?= $(shell sed -n '/^torch/{p;q;}' packaging/constraints-cpu.txt)
+# Linux gets the CPU build of PyTorch from its own index (0.2 GB, not 3), but where there is a GPU; elsewhere all builds are alike.
+CPU := $(and $(filter Linux,$(shell uname -s)),$(if $(shell command -v nvidia-smi),,yes))
+TORCH ?= $(if $(shell command -v nvidia-smi),torch>=2.7,$(shell sed -n '/^torch/{p;q;}' packaging/constraints-cpu.txt))
+TORCH_INDEX ?= $(if $(CPU),https://download.pytorch.org/whl/cpu)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -18,7 +23,7 @@ PLUGIN := tests/fixtures/third_party
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help chat test check fix clean starter always
+.PHONY: help chat test test-lowest test-newest check fix clean starter always
 
 help:
 	@sed -n '/^#  /s/^#  //p' Makefile
@@ -28,6 +33,15 @@ chat: $(VENV)/.app starter
 
 test: $(VENV)/.plugin starter
 	$(BIN)/python -m pytest -n auto --maxprocesses 6 --dist worksteal $(ARGS)
+
+# Both make `make test` do its work in an environment of their own: what it installs is held by other constraints.
+test-lowest:
+	mkdir -p .venv-lowest
+	$(PYTHON) packaging/bounds.py > .venv-lowest/lowest.txt
+	$(MAKE) test VENV=.venv-lowest TORCH="$$(sed -n '/^torch=/p' .venv-lowest/lowest.txt)" HELD='-c .venv-lowest/lowest.txt' ARGS="$(ARGS)"
+
+test-newest:
+	$(MAKE) test VENV=.venv-newest TORCH='torch>=2.7' HELD='--upgrade' ARGS="$(ARGS)"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -40,7 +54,7 @@ fix: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache dist
+	rm -rf $(VENV) .venv-lowest .venv-newest .pytest_cache .ruff_cache .import_linter_cache dist
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -54,11 +68,13 @@ $(VENV)/constraints.txt: $(VENV)/.python always
 	@printf '%s\n' '$(TORCH)' | cmp -s - $@ || printf '%s\n' '$(TORCH)' > $@
 
 $(VENV)/.app: pyproject.toml $(VENV)/constraints.txt
-	$(PIP) install -c $(VENV)/constraints.txt '$(TORCH)' -e .
+	$(if $(TORCH_INDEX),$(PIP) install --quiet --retries 1 --index-url $(TORCH_INDEX) '$(TORCH)' || \
+	  echo "$(TORCH_INDEX) has no $(TORCH) or cannot be reached: what the usual index has is taken, which may be 5 GB." >&2)
+	$(PIP) install -c $(VENV)/constraints.txt $(HELD) '$(TORCH)' -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.app
-	$(PIP) install -c $(VENV)/constraints.txt --group dev
+	$(PIP) install -c $(VENV)/constraints.txt $(filter-out --upgrade,$(HELD)) --group dev
 	@touch $@
 
 # Beside the environment, so that only the tests know the plugin: `make chat` uses the same environment.

@@ -21,7 +21,7 @@ from outrider.core.session.chat_cache import ChatCache
 
 __all__ = ["rides"]
 
-HERE = Path(__file__).parents[2] / "packaging" / "plugin-template"
+HERE = Path(__file__).parents[2] / "assets" / "outrider" / "assets" / "plugin_template"
 PROMPTS = [[5, 9, 13, 9, 5, 9, 13, 2, 7], [1, 2, 3, 4, 1, 2, 3]]
 
 

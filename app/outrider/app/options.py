@@ -14,7 +14,7 @@ import click
 
 from outrider.app.config import FIELDS, Asked, Settings
 from outrider.app.config.read import read
-from outrider.app.names import complete_drafter, complete_model
+from outrider.app.names import complete_device, complete_drafter, complete_model, complete_option, complete_weights
 from outrider.app.render import WrongUsage, say
 from outrider.core.base.protocol import (
     LEAST_CONTEXT,
@@ -119,7 +119,7 @@ def _settings(_context: click.Context, _parameter: click.Parameter, values: tupl
     return found
 
 
-def _complete_persona(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+def complete_persona(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     return [name for name in read().personas if name.startswith(incomplete)]
 
 
@@ -136,6 +136,7 @@ drafter_option = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=_settings,
+    shell_complete=complete_option,
     help="A setting of the drafter's own, such as tree=chain or corpus=notes.txt; may be given more than once.",
 )
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
@@ -160,6 +161,7 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
         "weights",
         metavar="PATH|HUB_ID",
         callback=_name,
+        shell_complete=complete_weights,
         help=_told("drafting.drafter_weights"),
     ),
     "drafter_option": drafter_option,
@@ -177,7 +179,9 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "max_tokens": _sampling("max_tokens", int, "N"),
     "stop": click.option("--stop", multiple=True, metavar="TEXT", help="Stop before this text; may be repeated."),
     "system": click.option("--system", "-s", metavar="TEXT", help=_told("chat.system")),
-    "device": click.option("--device", metavar="D", callback=_device, help=_told("engine.device")),
+    "device": click.option(
+        "--device", metavar="D", callback=_device, shell_complete=complete_device, help=_told("engine.device")
+    ),
     "dtype": click.option("--dtype", type=click.Choice(FIELDS["engine.dtype"].choices), help=_told("engine.dtype")),
     "quantize": click.option(
         "--quantize", type=click.Choice(FIELDS["engine.quantize"].choices), help=_told("engine.quantize")
@@ -206,7 +210,7 @@ _PERSONA = click.option(
     "--persona",
     metavar="NAME",
     callback=_name,
-    shell_complete=_complete_persona,
+    shell_complete=complete_persona,
     help="A persona of the settings: system prompt, sampling, model and drafter.",
 )
 think_option = click.option("--think/--no-think", default=None, help=_told("chat.think"))

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -171,7 +172,7 @@ def remove(name: str) -> str:
         raise WrongUsage(f"There is no plugin called {name}.", _LIST)
     package = match[0].distribution
     if not match[0].missing:
-        place = _usable([package])
+        place = _usable([package], removes=True)
         _call(place.command("uninstall", [package]), {}, place)
     write_record([record for record in read_record() if normal(record.name) != normal(package)])
     return package
@@ -212,15 +213,14 @@ def _toml_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _usable(packages: Sequence[str]) -> Environment:
+def _usable(packages: Sequence[str], *, removes: bool = False) -> Environment:
     place = environment()
     words = " ".join(packages)
     if place.kind == "uv tool":
-        have = [record.source for record in read_record()]
-        options = " ".join(f"--with {package}" for package in dict.fromkeys([*have, *packages]))
+        again = tool_command(place.prefix, without=words) if removes else tool_command(place.prefix, add=packages)
         raise Failure(
-            "Outrider was installed as a uv tool, and such an environment is only changed by uv.",
-            f"Install it again with all its plugins: uv tool install outrider {options}",
+            "Outrider was installed as a uv tool, and only uv changes its environment.",
+            f"Install it again {'without that plugin' if removes else 'with all its plugins'}: {again}",
         )
     if place.kind == "none":
         raise Failure("This environment has no pip, and uv is not on the path.", "Install uv, then run this again.")
@@ -230,6 +230,40 @@ def _usable(packages: Sequence[str]) -> Environment:
             f"Put it there, or run: pipx inject {place.prefix.name} {words}",
         )
     return place
+
+
+def tool_command(prefix: Path, *, add: Sequence[str] = (), without: str = "") -> str:
+    """How uv makes this tool again: what its receipt has, with packages more or one less.
+
+    The receipt does not keep which build of torch was chosen, so that is chosen anew.
+    """
+    try:
+        found = tomllib.loads((prefix / "uv-receipt.toml").read_text("utf-8"))["tool"]["requirements"]
+        requirements = {normal(one["name"]): one for one in found}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError):
+        requirements = {}
+    own = _required(requirements.pop("outrider", {"name": "outrider"}))
+    with_ = [word for name, one in requirements.items() if name != normal(without) for word in _with(one)]
+    here = set(requirements)
+    for package in dict.fromkeys(add):
+        if normal(_guess_name(package) or package) not in here:
+            with_ += ["--with", _absolute(package)]
+    return shlex.join(["uv", "tool", "install", "--torch-backend=auto", *own, *with_])
+
+
+def _required(requirement: dict[str, str]) -> list[str]:
+    """A requirement of a receipt, as words of a command line."""
+    if "editable" in requirement:
+        return ["--editable", requirement["editable"]]
+    for key, before in (("directory", ""), ("path", ""), ("git", "git+"), ("url", "")):
+        if key in requirement:
+            return [before + requirement[key]]
+    return [requirement["name"] + requirement.get("specifier", "")]
+
+
+def _with(requirement: dict[str, str]) -> list[str]:
+    flag, *place = _required(requirement)
+    return ["--with-editable", *place] if place else ["--with", flag]
 
 
 @contextmanager

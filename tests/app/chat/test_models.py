@@ -322,10 +322,12 @@ def test_three_sizes_are_offered_with_their_drafters() -> None:
 def test_what_was_found_is_told() -> None:
     found = dict(welcome.machine(ROWS, NONE, 50 * GB))
     assert found["memory"] == "16.0 GB free" and found["disk"] == "50.0 GB free for models"
-    assert found["device"].startswith("CPU") and found["models"] == "1 on this machine"
+    assert found["device"].startswith("CPU") and found["models"] == "1 on this machine, and the starter"
     assert [row.name for row, _ in welcome.shown_local(ROWS, NONE)] == ["ollama:tiny:1b"]
     assert OLLAMA in welcome.local(ROWS) and STARTER not in welcome.local(ROWS)
     assert dict(welcome.machine([], NONE, None)) == {"models": "none on this machine yet"}
+    starter = ModelRow(name="starter", path="/library/starter.gguf")
+    assert dict(welcome.machine([starter], NONE, None))["models"] == "the starter is here, no other yet"
 
 
 @pytest.mark.parametrize("there", ["config/config.toml", "data/chats.db"])

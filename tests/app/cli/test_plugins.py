@@ -239,12 +239,42 @@ def test_without_pipx_on_the_path_the_command_is_told(outrider, prefix, monkeypa
     assert "pipx inject outrider-dev x" in done.err
 
 
+RECEIPT = """[tool]
+requirements = [
+    { name = "outrider", directory = "/src/outrider" },
+    { name = "outrider-old", specifier = ">=1" },
+    { name = "outrider-mine", editable = "/src/my drafter" },
+]
+"""
+
+
 def test_a_uv_tool_is_told_how_to_do_it_itself(outrider, prefix):
-    (prefix / "uv-receipt.toml").write_text("")
-    plugins.write_record([Record("outrider-old", "1", "outrider-old")])
-    done = outrider("plugins", "install", "outrider-new")
+    """From what uv wrote down: no package of that name on an index is ever named."""
+    (prefix / "uv-receipt.toml").write_text(RECEIPT)
+    done = outrider("plugins", "install", "outrider-new", "outrider-old")
     assert done.code == 1
-    assert "uv tool install outrider --with outrider-old --with outrider-new" in done.err
+    start = "uv tool install --torch-backend=auto /src/outrider"
+    old, mine = "--with 'outrider-old>=1'", "--with-editable '/src/my drafter'"
+    assert f"{start} {old} {mine} --with outrider-new\n" in done.err
+    assert plugins.tool_command(prefix, without="Outrider.Old") == f"{start} {mine}"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "words"),
+    [
+        ('editable = "/src/o"', "--editable /src/o"),
+        ('git = "https://example.org/o?rev=1"', "'git+https://example.org/o?rev=1'"),
+        ('path = "/o.whl"', "/o.whl"),
+        ('specifier = "==1"', "outrider==1"),
+    ],
+)
+def test_where_a_uv_tool_came_from(tmp_path, requirement, words):
+    (tmp_path / "uv-receipt.toml").write_text(f'[tool]\nrequirements = [{{ name = "outrider", {requirement} }}]\n')
+    assert plugins.tool_command(tmp_path) == f"uv tool install --torch-backend=auto {words}"
+
+
+def test_a_receipt_that_cannot_be_read(tmp_path):
+    assert plugins.tool_command(tmp_path, add=["x"]) == "uv tool install --torch-backend=auto outrider --with x"
 
 
 def test_commands_of_each_tool(tmp_path):

@@ -60,8 +60,16 @@ def machine(rows: Sequence[ModelRow], memory: Room, disk: int | None) -> Iterato
         yield "memory", f"{render.size(free)} free" if free is not None else "this machine does not tell"
     if disk is not None:
         yield "disk", f"{render.size(disk)} free for models"
-    count = len(local(rows))
-    yield "models", f"{count} on this machine" if count else "none on this machine yet"
+    count, starter = len(local(rows)), starter_is_here(rows)
+    if count:
+        yield "models", f"{count} on this machine" + (", and the starter" if starter else "")
+    else:
+        yield "models", "the starter is here, no other yet" if starter else "none on this machine yet"
+
+
+def starter_is_here(rows: Sequence[ModelRow]) -> bool:
+    """Whether it does not have to be downloaded first."""
+    return any(row.name == STARTER and row.path and not row.problem for row in rows)
 
 
 def _plan(rows: Sequence[ModelRow]) -> MemoryPlan | None:

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 from outrider.app import render
 from outrider.app.chat.clean import harmless
 from outrider.app.chat.models.rows import Room
-from outrider.app.chat.welcome import STARTER, Offer, disk_free, machine, offers, shown_local
+from outrider.app.chat.welcome import STARTER, Offer, disk_free, machine, offers, shown_local, starter_is_here
 from outrider.app.client import EngineError
 from outrider.core.base import protocol
 from outrider.core.base.protocol import DrafterChoice, ModelRow
@@ -61,6 +61,8 @@ class WelcomeScreen(ModalScreen[Offer]):
         found = render.pairs(machine(rows, memory, disk))
         self.query_one(".found", Static).update(harmless(found))
         shown = self.query_one(OptionList)
+        if starter_is_here(rows):
+            shown.replace_option_prompt_at_index(0, _starter(here=True).prompt)
         for row, words in shown_local(rows, memory):
             self._add(shown, Offer(row), words)
         for offer in offers(rows, memory, disk):
@@ -101,8 +103,9 @@ class WelcomeScreen(ModalScreen[Offer]):
             self.dismiss(None)
 
 
-def _starter() -> Option:
-    return Option(_line(STARTER, "SmolLM2, a tiny model for any computer", "98 MB · ready in seconds · to look around"))
+def _starter(*, here: bool = False) -> Option:
+    words = f"{'here' if here else '98 MB to download'} · ready in seconds · to look around"
+    return Option(_line(STARTER, "SmolLM2, a tiny model for any computer", words))
 
 
 def _line(name: str, title: str, words: str) -> Content:

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from outrider.app import render
-from outrider.app.names import complete_drafter
+from outrider.app.names import complete_category, complete_drafters
 from outrider.app.options import EngineOptions
 from outrider.core.base import protocol
 
@@ -37,7 +37,7 @@ drafters_option = click.option(
     multiple=True,
     metavar="D",
     callback=_drafter_names,
-    shell_complete=complete_drafter,
+    shell_complete=complete_drafters,
     help="A drafter to compare: several with commas, or the option repeated.  [default: auto and all that fit]",
 )
 categories_option = click.option(
@@ -45,6 +45,7 @@ categories_option = click.option(
     "--category",
     multiple=True,
     metavar="A,B",
+    shell_complete=complete_category,
     help="Only prompts of these categories.  [default: all]",
 )
 

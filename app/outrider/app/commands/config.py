@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from outrider.app.config.read import Unreadable, config_file, read, text_of
 from outrider.app.config.toml import key as dotted
 from outrider.app.config.toml import path_of, written
 from outrider.app.editor import editor
+from outrider.app.names import complete_model
+from outrider.app.options import complete_persona
 
 _EPILOG = """\b
 Examples:
@@ -83,8 +86,8 @@ def _fresh() -> str:
 @config.command(epilog="Example: outrider config show sampling --model starter")
 @click.argument("key", default="", shell_complete=_keys)
 @click.option("--env", is_flag=True, help="List the environment variables instead.")
-@click.option("--model", "-m", metavar="M", help="Show what holds for this model.")
-@click.option("--persona", metavar="NAME", help="Show what holds for this persona.")
+@click.option("--model", "-m", metavar="M", shell_complete=complete_model, help="Show what holds for this model.")
+@click.option("--persona", metavar="NAME", shell_complete=complete_persona, help="Show what holds for this persona.")
 @_JSON
 def show(key: str, env: bool, model: str | None, persona: str | None, as_json: bool) -> None:
     """Show what holds and where it comes from: everything, a section, or KEY alone."""
@@ -123,8 +126,10 @@ def _show_environment(paths: list[str], as_json: bool) -> None:
     if as_json:
         render.echo_json([{"variable": one.env, "key": one.path, "set": os.environ.get(one.env)} for one in fields])
         return
-    rows = [(one.env, one.path, os.environ.get(one.env, ""), one.help) for one in fields]
-    click.echo(render.table(("VARIABLE", "KEY", "NOW", "WHAT IT IS"), rows))
+    for one in fields:
+        value = os.environ.get(one.env)
+        click.echo(render.printable(one.env if value is None else f"{one.env}={value}"))
+        click.echo(textwrap.indent(textwrap.fill(render.printable(f"{one.path}: {one.help}"), 76), "    "))
 
 
 # ------------------------------------------------------------------------------------------------ check

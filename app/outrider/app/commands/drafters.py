@@ -39,6 +39,7 @@ _model = click.option(
 _weights = click.option(
     "--drafter-weights",
     metavar="W",
+    shell_complete=names.complete_weights,
     help="Weights to judge: a folder, a hub id (with @REVISION), or a drafter's name in the catalogue.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -104,7 +105,14 @@ def show(name: str, model: str, drafter_weights: str | None, as_json: bool) -> N
     metavar="K",
     help="Length of a draft.  [default: usual]",
 )
-@click.option("--device", default="auto", show_default=True, metavar="D", help="auto, cpu, cuda or cuda:N.")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="D",
+    shell_complete=names.complete_device,
+    help="auto, cpu, cuda or cuda:N.",
+)
 @click.option("--dtype", default="auto", show_default=True, metavar="T", help="auto, fp32, bf16 or fp16.")
 @click.option("--conformance", is_flag=True, help="Check that it keeps the drafting contract instead.")
 @_json

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
 from outrider.app import plugins as packages
-from outrider.app import render
+from outrider.app import render, scaffold
 from outrider.app.command import Group
 
 _EPILOG = """\b
 Examples:
   outrider plugins list
-  outrider plugins install outrider-echo
-  outrider plugins install ./my_drafter            a folder with a pyproject.toml, or a wheel
-  outrider plugins remove outrider-echo"""
+  outrider plugins new my-drafter                  a folder with a drafter of your own to begin from
+  outrider plugins install ./my-drafter            a folder with a pyproject.toml, or a wheel
+  outrider plugins remove my-drafter"""
+
+
+def _complete_plugin(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Packages that can be removed, and their drafters."""
+    found = [plugin for plugin in packages.installed() if not plugin.builtin]
+    words = {word for plugin in found for word in (plugin.distribution, plugin.drafter) if word}
+    return sorted(word for word in words if word.startswith(incomplete))
 
 
 @click.group(cls=Group, epilog=_EPILOG)
 def plugins() -> None:
-    """Packages that bring drafters: list, install, remove."""
+    """Packages that bring drafters: list, new, install, remove."""
 
 
 @plugins.command("list", epilog="Example: outrider plugins list --json")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def list_plugins(as_json: bool) -> None:
-    """List the drafters that packages of this environment offer. Imports none of them."""
+    """List the drafters of this environment and their packages.
+
+    Imports none of them.
+    """
     found = packages.installed()
     if as_json:
         render.echo_json([asdict(plugin) for plugin in found])
@@ -46,7 +58,7 @@ def list_plugins(as_json: bool) -> None:
 @plugins.command("install", epilog=_EPILOG)
 @click.argument("package", nargs=-1, required=True)
 def install_plugins(package: tuple[str, ...]) -> None:
-    """Install PACKAGE (a name, a wheel, or a folder) into this environment.
+    """Install PACKAGE: a name, a wheel or a folder.
 
     Goes through the tool that owns the environment, pip, pipx or uv, and holds torch at its installed version. A plugin
     is code that runs with your rights: install what you trust.
@@ -66,10 +78,27 @@ def install_plugins(package: tuple[str, ...]) -> None:
         render.say(f"Warning: {' '.join(package)} offers no drafter.", "`outrider plugins list` shows what does.")
 
 
-@plugins.command("remove", epilog="Example: outrider plugins remove outrider-echo")
+@plugins.command("new", epilog="Example: outrider plugins new my-drafter")
 @click.argument("name")
+@click.option("--to", metavar="FOLDER", help="A new or empty folder.  [default: ./NAME]")
+def new_plugin(name: str, to: str | None) -> None:
+    """Write a folder with a plugin to begin from.
+
+    It has a neural drafter called NAME that works, its tests, and a README that says what to change, what a drafter hears in
+    three rounds, and how to debug it.
+    """
+    drafter = scaffold.drafter_name(name)
+    folder = Path(to or name).expanduser()
+    for file in scaffold.create(drafter, folder):
+        click.echo(render.printable(str(folder / file)))
+    place = shlex.quote(str(folder) if folder.is_absolute() else f"./{folder}")
+    render.say(f"Next: outrider plugins install {place}", f"Then read {folder / 'README.md'}.")
+
+
+@plugins.command("remove", epilog="Example: outrider plugins remove my-drafter")
+@click.argument("name", shell_complete=_complete_plugin)
 def remove_plugin(name: str) -> None:
-    """Remove the plugin package NAME (or the package that offers drafter NAME)."""
+    """Remove the package NAME, or the one that has drafter NAME."""
     click.echo(render.printable(f"Removed {packages.remove(name)}."))
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outrider.app import render
-from outrider.app.command import Command
+from outrider.app import names, render
+from outrider.app.command import Command, summary
 from outrider.app.commands import _measured, _runs, _training
 from outrider.app.options import EngineOptions, Number, engine_options, once
 from outrider.core.base import protocol
@@ -84,6 +84,13 @@ def _options(_context: click.Context, _parameter: click.Parameter, values: tuple
 class _Train(Command):
     """`runs` and `export` stand where a method would."""
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Methods"):
+            formatter.write_text(", ".join(names.trainable()))
+        with formatter.section("Instead of a method"):
+            formatter.write_dl([(name, summary(other)) for name, other in _OTHERS.items()])
+        super().format_options(ctx, formatter)
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
@@ -94,7 +101,7 @@ class _Train(Command):
 
 
 @click.command(cls=_Train, epilog=_EPILOG)
-@click.argument("method", metavar="METHOD")
+@click.argument("method", metavar="METHOD", shell_complete=names.complete_trained)
 @engine_options(
     without=_NOT,
     helps={"seed": "What answers and training draw with: the same seed, the same drafter."},
@@ -107,15 +114,24 @@ class _Train(Command):
 @click.option("--prompts", metavar="FILE", help="Own prompts, one JSON object a line.  [default: bundled ones]")
 @click.option("--chats", is_flag=True, help="Begin with what you asked in your own chats. Nothing leaves this machine.")
 @click.option(
-    "--answers-of", metavar="RUN", help="Learn from the prompts and answers of another run: its folder, or its name."
+    "--answers-of",
+    metavar="RUN",
+    shell_complete=names.complete_run,
+    help="Learn from the prompts and answers of another run: its folder, or its name.",
 )
 @click.option("--text", metavar="FILE", help="Learn from a text file instead of the model's own answers.")
 @click.option(
-    "--answer-temperature", type=Number(0, 2), default=0.7, show_default=True, help="How freely the model answers."
+    "--answer-temperature",
+    type=Number(0, 2),
+    default=0.7,
+    show_default=True,
+    metavar="T",
+    help="How freely the model answers.",
 )
 @click.option(
     "--answer-tokens",
     type=click.IntRange(8, 4096),
+    metavar="N",
     default=256,
     show_default=True,
     help="Tokens of an answer, at most.",
@@ -146,12 +162,13 @@ class _Train(Command):
     is_flag=False,
     flag_value=_NEWEST,
     metavar="[RUN]",
+    shell_complete=names.complete_run,
     help="Go on with a run: a folder, a name of `outrider train runs`; without one the newest of METHOD.",
 )
 @click.option("--no-cache", is_flag=True, help="Compute the target's states anew instead of keeping them on disk.")
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the result as JSON; - prints it instead of words.")
 def train(options: EngineOptions, method: str, json_to: str | None, **told: Any) -> None:
-    """Train a drafter for a model: METHOD is one of `outrider drafters list` that can be trained.
+    """Train a drafter for a model.
 
     The model answers prompts, a small drafter learns to foretell those answers, and is measured on texts that it has not seen.
     What comes out lies in the run's folder as other engines read it too. Where it is better than the one that the model has,
@@ -216,7 +233,7 @@ def runs(as_json: bool) -> None:
 
 
 @click.command(cls=Command, name="export", epilog="Example: outrider train export last --full --to eagle-for-my-model")
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=names.complete_run)
 @click.option("--to", required=True, metavar="FOLDER", help="A new folder.")
 @click.option("--full", is_flag=True, help="With all that equals the model's own weights, as other engines need it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _TOKENS, _QUICK_TOKENS = 128, 32
 _HELPS = {
-    "temperature": "Of the sampled answers; at 0 only greedy ones are compared.  [default: 0.8]",
+    "temperature": "How freely sampled answers are drawn; at 0 only greedy ones are compared.  [default: 0.8]",
     "max_tokens": f"Tokens of an answer.  [default: {_TOKENS}; {_QUICK_TOKENS} with --quick]",
     "seed": "What sampled answers are drawn with.  [default: 0]",
 }
@@ -111,7 +111,7 @@ def verify(
 
 def _told(data: dict[str, Any]) -> str:
     """Table, differences in words, and the sum of it."""
-    head = f"{data['model']} · {data['dtype']} · {data['device']}, {data['threads']} threads"
+    head = f"{data['model']} · {data['dtype']} · {data['device']}, {data['threads']} thread{'' if data['threads'] == 1 else 's'}"
     columns = ("DRAFTER", "MODE", "ANSWERS", "IDENTICAL", "NEAR-TIES", "DIFFERENCES", "TOKENS", "TOK/PASS")
     table = render.table(columns, map(_line, data["drafters"]), right=range(2, 8))
     parts = [render.printable(head) + (" · exact mode" if data["exact"] else ""), table]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outrider.core.base.errors import ModelError
+from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.drafting import API, Fit, Match, ModelInfo, Target
 from outrider.core.drafting.files import DraftFiles, open_draft
 
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from .drafter import TemplateDrafter
 
 GAIN = 1.5  # tokens a pass that you expect; measured figures take its place
+LONGEST = 16  # tokens of a draft
 
 
 class Template:
     """The method: what the entry point names. It builds drafters, and says which models they fit."""
 
     api = API
-    options: Mapping[str, str] = {}  # names that `--drafter-option` may set, and what they mean
+    options: Mapping[str, str] = {"longest": f"tokens of a draft, from 1 to {LONGEST}"}
+    """What `--drafter-option` may set, and what it means: `drafters show` lists it, shells complete it, the rest is refused."""
 
     def matches(self, model: ModelInfo) -> Match:
         """Whether it fits a model as it is; this one needs weights."""
@@ -35,15 +37,18 @@ class Template:
             return Match(Fit.EXACT, f"{files.name} is made for models like {model.name}", GAIN, files.nbytes, weights)
 
     def load(self, target: Target, match: Match, options: Mapping[str, object]) -> TemplateDrafter:
-        """The drafter of weights that were checked. Raises ModelError where they do not fit after all."""
+        """The drafter of weights that were checked. Raises ModelError where they do not fit after all, UsageError for options."""
         from .drafter import TemplateDrafter, read
 
+        longest = options.get("longest", LONGEST)
+        if not isinstance(longest, int) or not 1 <= longest <= LONGEST:
+            raise UsageError(f"The option longest is {longest!r}.", f"Use a whole number from 1 to {LONGEST}.")
         assert match.weights is not None
         with open_draft(Path(match.weights)) as files:
             problem = misfit(files, target.info)
             if problem:
                 raise ModelError(f"{problem}.", "Give weights that were made for this model.")
-            return TemplateDrafter(target, read(files, target))
+            return TemplateDrafter(target, read(files, target), longest)
 
 
 def misfit(files: DraftFiles, model: ModelInfo) -> str | None:

@@ -30,8 +30,6 @@ from outrider.core.drafting.files import DraftFiles
 from outrider.core.drafting.layers import DraftLayers, Layout, Part, Rows, WeightReader, load_layers
 from outrider.core.drafting.state import Scratch, Window
 
-LONGEST = 16  # tokens of a draft
-
 
 @dataclass(frozen=True, slots=True)
 class Network:
@@ -67,9 +65,8 @@ def read(files: DraftFiles, target: Target) -> Network:
 class TemplateDrafter:
     """Follows one conversation."""
 
-    shape = Shape(nodes=LONGEST, depth=LONGEST)
-
-    def __init__(self, target: Target, network: Network) -> None:
+    def __init__(self, target: Target, network: Network, longest: int) -> None:
+        self.shape = Shape(nodes=longest, depth=longest)
         self.needs = Needs(hidden=(target.info.layers,))  # the state behind the last layer
         self._network = network
         self._state = DraftState(target, network.layers.mixers, network.layers.tables, network.states, network.run)
@@ -107,7 +104,7 @@ class TemplateDrafter:
         """A chain of up to `context.nodes` tokens; None where the newest state is not known or a number is none."""
         if not self._state.ready(len(context.tokens)):
             return None
-        sampler = ChainSampler(context, min(context.nodes, LONGEST), weighs=not self._state.captured)
+        sampler = ChainSampler(context, min(context.nodes, self.shape.nodes), weighs=not self._state.captured)
         logits, back = self._state.feed()  # [1, V], [1, d]
         while sampler.add(logits[0]):
             logits, back = self._state.follow(sampler.path[-1], back, len(sampler.path))
@@ -119,7 +116,7 @@ class TemplateDrafter:
     @torch.inference_mode()
     def propose_device(self, context: DeviceContext) -> Draft | None:
         """The same where passes are captured, behind a round that has not been read; without it the host drafts."""
-        count = min(context.nodes, LONGEST)
+        count = min(context.nodes, self.shape.nodes)
         made = self._state.draft_ahead(context, count, partial(self._chain, context, count), rows=count)
         return None if made is None else Draft(made)
 
