@@ -257,7 +257,7 @@ def test_rewind_and_fork() -> None:
 def test_memory_is_bounded_and_a_rewind_beyond_what_is_held_is_exact() -> None:
     luck = random.Random(3)
     text = [luck.randrange(4) for _ in range(300)]
-    rider = told(text, SuffixDrafter(held=64))
+    rider = told(text, SuffixDrafter(limit=64))
     assert 32 <= rider._chat.size <= 64 + 32 // (AHEAD - 1) + 1
     rider.rewind(280)
     rider.rewind(100)
@@ -273,7 +273,7 @@ def test_it_forgets_a_few_tokens_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     added, luck, held = list[int](), random.Random(5), 128
     add = Automaton.add
     monkeypatch.setattr(Automaton, "add", lambda self, token: (added.append(token), add(self, token))[1])
-    rider, tokens, firsts = SuffixDrafter(held=held), list[int](), set[int]()
+    rider, tokens, firsts = SuffixDrafter(limit=held), list[int](), set[int]()
     for _ in range(700):
         more = [luck.randrange(6) for _ in range(luck.randrange(1, 6))]
         added.clear()

@@ -1,4 +1,4 @@
-"""Lookahead: the target's own choices behind guesses, right or wrong, become the n-grams of later drafts.
+"""Lookahead: the target's own choices after guesses, right or wrong, become the n-grams of later drafts.
 
 Source: lookahead decoding (Fu et al., arXiv 2402.02057). A draft is a tree with two parts: *candidates*, n-grams of the
 pool that begin with the root, and the *window*, one line of Jacobi guesses for the positions ahead. Where the target read
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LEVEL = 5  # tokens of an n-gram, the first one included
-SET = 8  # n-grams kept behind one token
+SET = 8  # n-grams kept after one token
 KEYS = 1 << 13  # tokens with n-grams; then the one that was used longest ago goes
 MOST = 60  # nodes of a draft
 
@@ -175,7 +175,7 @@ class LookaheadDrafter:
         for node, choice in enumerate(choices, -1):
             if choice >= 0:
                 self._add([*self._tokens[-LEVEL:], *tree.path(node), choice][-LEVEL:])
-        guesses = []  # from the position behind the old root on
+        guesses = []  # from the position after the old root on
         for node in (-1, *tree.window):
             if choices[node + 1] < 0:
                 break

@@ -107,7 +107,7 @@ def test_what_it_knows_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> Non
     """Neither where it rode from the start, nor for the one token at the seam of two turns."""
     chat_cache, rider = ChatCache(toys.target()), toys.guard(toys.Listener())
     first = toys.answer(chat_cache, PROMPT, rider, limit=12)
-    monkeypatch.setattr(TargetModel, "standing", lambda self, cache: 1 / 0)
+    monkeypatch.setattr(TargetModel, "using", lambda self, cache: 1 / 0)
     toys.answer(chat_cache, [*PROMPT, *first.token_ids, 1, 2, 3], rider, limit=12)
     toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(toys.Anything()), limit=4)  # it needs no states
 

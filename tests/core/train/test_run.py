@@ -448,7 +448,7 @@ def test_a_better_drafter_is_not_replaced(
         return drafter_card.Measured(len(texts), 0.5, [])
 
     with monkeypatch.context() as bad:
-        bad.setattr(run.Course, "_ridden", worse)
+        bad.setattr(run.Course, "_measure", worse)
         second = train(engine, toy, order(tmp_path / "second", epochs=1.0, seed=4))
     assert second.place == "" and second.rival == first.place
     assert second.rival_measured is not None and second.rival_measured.tokens_per_pass >= 1

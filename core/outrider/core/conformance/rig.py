@@ -68,7 +68,6 @@ class Run:
 
     @property
     def ids(self) -> list[int]:
-        """Its tokens."""
         return self.report.token_ids
 
     @property

@@ -146,7 +146,7 @@ class AsyncRounds:
         self._run(captured, draft, listener, author, [self._began, _Mark(self._device)])
 
     def _seen_by(self, listener: ActiveDrafter, author: GuardedDrafter, length: int) -> InFlight | None:
-        """What will become true behind `length` tokens, as the drafter of the next round sees it; None: nothing is in flight."""
+        """What will be committed after `length` tokens, as the drafter of the next round sees it; None: nothing is in flight."""
         if not self._in_flight:
             return None
         launched = self.newest
@@ -265,7 +265,7 @@ class AsyncRounds:
 
 
 def _choose(base: Tensor, sampling: SamplingTensors, logits: Tensor, depths: Tensor | int) -> Tensor:
-    """As `DeviceContext.choose`, behind `base` [1] committed tokens and the newest one."""
+    """As `DeviceContext.choose`, after `base` [1] committed tokens and the newest one."""
     ids, _ = sampling.choose(logits, base + 1 + depths)
     return torch.where(logits.amax(-1).isfinite(), ids, -1)
 

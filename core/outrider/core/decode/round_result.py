@@ -17,7 +17,7 @@ class RoundResult:
     path: list[int]  # accepted nodes of the draft
     draft: DraftTree  # what was verified
     logits: Tensor  # [1 + n, V] rows that were verified; of a captured round good until the next launch
-    hidden: Tensor | None = None  # [new tokens, states asked for, d] behind each of `tokens`
+    hidden: Tensor | None = None  # [new tokens, states asked for, d] after each of `tokens`
     choices: Tensor | None = None  # [1 + n] the target's choice at the root and every node
     drafter: str = "none"  # who made the draft; "none" where nothing was proposed
     draft_s: float = 0.0
@@ -32,7 +32,7 @@ class RoundResult:
 
     proposed: int = field(init=False)  # draft nodes that were verified
     accepted: int = field(init=False)  # those that stay
-    kinds: str = field(init=False)  # of the tokens: A for each accepted one, then P, or B behind a leaf, else C
+    kinds: str = field(init=False)  # of the tokens: A for each accepted one, then P, or B after a leaf, else C
 
     def __post_init__(self) -> None:
         self.proposed, self.accepted = len(self.draft.ids), len(self.path)
@@ -42,5 +42,5 @@ class RoundResult:
 
     @property
     def rows(self) -> list[int]:
-        """Row of `logits` behind each of `tokens`."""
+        """Row of `logits` after each of `tokens`."""
         return [0, *(node + 1 for node in self.path)]

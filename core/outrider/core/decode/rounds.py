@@ -43,7 +43,7 @@ class Rounds:
         )
         self.worth_extending: Callable[[int], bool] | None = None  # as `Context.worth_extending`
         self.next_round: Callable[[], tuple[str, int] | None] | None = None
-        """Who drafts in the round behind the one at hand and how many tokens, 0 for a plain one; None: that is not known yet."""
+        """Who drafts in the round after this one and how many tokens, 0 for a plain one; None: that is not known yet."""
         self._seen = Tokens(tokens)  # by drafters
         self._ahead = ahead
         self._async = AsyncRounds.of(target.graph_runner, sampler)

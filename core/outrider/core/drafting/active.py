@@ -27,7 +27,7 @@ SLOW_CALL = 2.0  # seconds of a plugin's work from which it is named
 
 
 def words_of(error: BaseException) -> str:
-    """What a person wants to read of an exception: its own words in one line, its type before them; no full stop behind ours."""
+    """An exception for a person to read: its type and its own words in one line; no full stop after ours."""
     if isinstance(error, OutriderError):
         return error.message.rstrip(".")
     words = " ".join(str(error).split())
@@ -140,12 +140,10 @@ class GuardedDrafter:
 
     @property
     def active(self) -> str:
-        """Itself."""
         return self.name
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Itself."""
         return (self.name,)
 
     def reset(self) -> None:
@@ -245,7 +243,7 @@ class GuardedDrafter:
             self._report(f"The drafter {self.name} failed while closing: {words_of(error)}.")
 
     def _call(self, phase: str, *arguments: Any) -> Any:
-        """What a verb of the drafter gives; None after a failure."""
+        """The result of a method of the drafter; None after a failure."""
         if self.failed:
             return None
         try:

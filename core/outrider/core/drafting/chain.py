@@ -17,7 +17,7 @@ class ChainSampler:
 
     They are coupled to the target's own noise or, where `probs` are wanted, drawn from the private stream with their laws
     told. How sure the drafter is of a token is known before it is picked, and `context.worth_drafting` may end the chain by that,
-    `context.worth_extending` behind a token that was picked.
+    `context.worth_extending` after a token that was picked.
     `weighs` False: it is not looked at, so that passes which were captured ask the device for no more than they must.
     """
 

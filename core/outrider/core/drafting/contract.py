@@ -79,7 +79,7 @@ class Shape:
 
 
 Draft = DraftTree
-"""What `propose` gives: a chain or tree of guesses under the last committed token. The engine hands it on unchanged."""
+"""What `propose` gives: a chain or tree of guesses under the last committed token. The engine passes it on unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Target(Protocol):
     def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
         """Residual [n, d] after the first `layers` layers for `ids` at `start`; writes their K/V as scratch.
 
-        On a CPU a pass that then verifies these very tokens, one call's behind the other's from the root on, goes on from here:
+        On a CPU a pass that then verifies these very tokens, one call's after the other's from the root on, goes on from here:
         the first layers run for no token but its last one. On a GPU it runs all layers, where rows cost next to nothing.
         """
         ...

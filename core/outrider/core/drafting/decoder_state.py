@@ -62,7 +62,6 @@ class DecoderState:
 
     @property
     def captured(self) -> bool:
-        """As `DraftState.captured`."""
         return self._graphs is not None
 
     @property
@@ -97,7 +96,7 @@ class DecoderState:
         return logits
 
     def step(self, ids: list[int]) -> Tensor:
-        """Logits [V] behind some more ids."""
+        """Logits [V] after some more ids."""
         if self._runner is not None and len(ids) <= SHORT <= self.capacity - len(self._seen):
             result = self._runner.forward(ids, None, ())
         else:
@@ -107,7 +106,7 @@ class DecoderState:
         return result.logits[-1]
 
     def draft_ahead(self, context: DeviceContext, count: int, pick: Pick) -> Tensor | None:
-        """A chain [count] behind all that will be true, the round in flight among it, as one captured piece; None: no room."""
+        """A chain [count] after all that will be committed, the round in flight included, as one piece; None: no room."""
         flying = context.in_flight
         known = len(context.tokens) - (flying is None)
         width = 1 if flying is None else flying.tokens.shape[0]
@@ -126,7 +125,7 @@ class DecoderState:
         return self._steps[key](*arguments)
 
     def _chain(self, count: int, end: int, pick: Pick, known: Tensor, newest: Tensor, taken: Tensor) -> Tensor:
-        """The tokens [count] behind the first `taken` of `newest` [W], which are at `known`."""
+        """The tokens [count] after the first `taken` of `newest` [W], which are at `known`."""
         ids, start, row, path = newest, known, taken - 1, list[Tensor]()
         while True:
             logits = self.decoder.still(ids, self.cache, DeviceStart(start, end)).logits[row]

@@ -225,19 +225,19 @@ def borrowing_spec(config: Mapping[str, Any]) -> TargetSpec:
 def _source(target: TargetSpec, mixer: AttentionSpec) -> int:
     """The last layer of the target, of the same kind and size, that has keys and values of its own."""
     other = "Take the drafter of this very model."
-    found = {
+    kv_heads = {
         index: layer.mixer.kv_heads
         for index, layer in enumerate(target.layers)
         if isinstance(layer.mixer, AttentionSpec)
         and layer.mixer.source is None
         and (layer.mixer.window, layer.mixer.head_dim) == (mixer.window, mixer.head_dim)
     }
-    if not found:
+    if not kv_heads:
         kind = f"sliding layers of window {mixer.window}" if mixer.window else "full attention layers"
         raise ModelError(f"The target has no {kind} with heads of {mixer.head_dim} for this drafter to read.", other)
-    last = max(found)
-    if mixer.heads % found[last]:
-        raise ModelError(f"{mixer.heads} heads cannot share the target's {found[last]} heads of keys.", other)
+    last = max(kv_heads)
+    if mixer.heads % kv_heads[last]:
+        raise ModelError(f"{mixer.heads} heads cannot share the target's {kv_heads[last]} heads of keys.", other)
     return last
 
 
@@ -250,7 +250,7 @@ def block_layout(scratch: Scratch, slots: int, *, causal: bool, window: int = 0)
     """
     device, count = scratch.like.device, scratch.base
     offsets = torch.arange(slots, device=device)
-    behind = offsets - offsets[:, None]  # [slots, slots] how far a column stands behind a row
+    behind = offsets - offsets[:, None]  # [slots, slots] how far a column stands after a row
     seen = behind <= 0 if causal else torch.ones_like(behind, dtype=torch.bool)
     if not window:
         return scratch.tree(offsets, seen)

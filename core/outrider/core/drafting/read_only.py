@@ -90,7 +90,7 @@ def _kept(result: Any, mine: set[int]) -> Any:
 
 
 class ReadOnlyTarget:
-    """A target whose keys and values can only be read. All else that it gives a drafter is a copy already."""
+    """A target whose keys and values can only be read. Everything else that it gives a drafter is a copy already."""
 
     def __init__(self, target: Target) -> None:
         self._target = target

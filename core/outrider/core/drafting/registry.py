@@ -132,7 +132,7 @@ def extra(entry: Entry, name: str) -> Any:
 
 
 def row(entry: Entry, info: ModelInfo, weights: str | None = None) -> DrafterRow:
-    """How a method, or `weights` with it, fits `info`; a broken plugin is a row that says so, weights of no use fit not."""
+    """How a method, or `weights` with it, fits `info`; a broken plugin is a row that says so, weights of no use do not fit."""
     result = DrafterRow(name=entry.name, distribution=entry.distribution, version=entry.version, trusted=entry.trusted)
     began = time.perf_counter()
     try:

@@ -7,7 +7,7 @@ layers make of a position whose state is known and whose next token is known:
 - Rows below `count` are true. Rows from there on are provisional: a draft writes them, and the next one writes over them.
 - A known state without a row waits until a draft is asked for, or until many wait.
 - The newest states stay when their rows are written: where the last tokens are cut, others may follow the same state.
-- A position without a state has no row. Positions are counted from the first row on; behind a gap they run ahead of the rows,
+- A position without a state has no row. Positions are counted from the first row on; after a gap they run ahead of the rows,
   so that all stand at their true distance.
 
 Where passes are captured, they find their rows by numbers on the device, so that one graph serves every length.
@@ -98,7 +98,7 @@ class Scratch(NamedTuple):
     shifted: bool = True  # False: `shift` is 0
 
     def line(self, rows: int, past: int = 0) -> PassLayout:
-        """Of a pass of so many rows behind `past` provisional ones, of which none sees those after it."""
+        """Of a pass of so many rows after `past` provisional ones, of which none sees those after it."""
         if not self.shifted:
             return self.layout(rows, None, past)
         start, device = self.base + past, self.like.device
@@ -106,7 +106,7 @@ class Scratch(NamedTuple):
         return self.layout(rows, Tree(start, torch.arange(rows, device=device) + (start + self.shift), seen), past)
 
     def layout(self, rows: int, tree: Tree | None = None, past: int = 0) -> PassLayout:
-        """Of a pass of so many rows behind `past` provisional ones."""
+        """Of a pass of so many rows after `past` provisional ones."""
         start = self.base + past
         place = DeviceStart(start, self.end) if isinstance(start, Tensor) else start
         return PassLayout(place, rows, self.tables, self.like.dtype, self.like.device, tree)
@@ -123,7 +123,7 @@ class DraftState:
 
     `layers` make its rows, which `run` gets in the same order; a drafter that reads the newest state alone has none. `read`
     turns states of the target [S, n, D] into what `run` takes, [S, d]. `scratch`: most provisional rows. Where a layer
-    slides, rows begin anew behind a gap: its window would be cut at the wrong place.
+    slides, rows begin anew after a gap: its window would be cut at the wrong place.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class DraftState:
         self._written = 0  # of them by the last pass
         self._spans: list[tuple[int, int]] = []  # rows that follow each other: number and position of the first
         self._known: list[Known] = []  # ascending, those of the newest rows among them
-        self._ahead: InFlight | None = None  # whose rows stand behind the true ones
+        self._ahead: InFlight | None = None  # whose rows stand after the true ones
 
     # ------------------------------------------------------------------ what became true
 
@@ -204,7 +204,7 @@ class DraftState:
         self._cut(stop)
 
     def undo(self) -> None:
-        """The rows of the last pass are to be written anew: what is no number in a masked row has spread to them."""
+        """The rows of the last pass must be written again: NaN in a masked row has spread to them."""
         self._cut(self._next - self._written)
         self.wipe()
 
@@ -333,7 +333,7 @@ class DraftState:
         self._spans.append((self.count, position))
 
     def follow(self, token: int, x: Tensor, depth: int) -> Any:
-        """What `run` gives for a guessed token, behind `depth` - 1 other guesses, from a fed back state [1, d]."""
+        """What `run` gives for a guessed token, after `depth` - 1 other guesses, from a fed back state [1, d]."""
         return self.run([token], x, self.count + depth - 1)
 
     @torch.inference_mode()
@@ -396,7 +396,7 @@ class DraftState:
 
     @torch.inference_mode()
     def draft_ahead(self, context: DeviceContext, key: Hashable, work: Work, *, rows: int, masked: bool = False) -> Any:
-        """What `work` makes with up to `rows` provisional rows behind all that will be true, the round in flight among it.
+        """What `work` makes with up to `rows` provisional rows after all that will be committed, the round in flight included.
 
         None where that is not known, or has no room: the drafter has to be asked on the host. That round's rows become true with
         it, without another pass. `key` and `masked` as in `draft`; nothing is asked of the device.

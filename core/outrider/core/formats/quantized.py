@@ -38,7 +38,6 @@ class Grouped:
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
         return self.codes.device
 
     @property

@@ -305,7 +305,7 @@ def noise(plain: Sequence[Pass], cores: int, threads: int, loads: tuple[float | 
     return Noise(spread=spread, low_ms=low, high_ms=high, load_before=before, load_after=after, words=words)
 
 
-def doubted(told: Noise, scores: Mapping[str, Mapping[str, Figures]], runs: Iterable[Run]) -> Noise:
+def doubted(noise: Noise, scores: Mapping[str, Mapping[str, Figures]], runs: Iterable[Run]) -> Noise:
     """The noise with what the results themselves say of it. `scores`: by category, then by drafter."""
     off = [abs(run.beside[1] / run.beside[0] - 1) for run in runs if run.beside and run.beside[0] > 0]
     control = median(off) if off else None
@@ -315,7 +315,7 @@ def doubted(told: Noise, scores: Mapping[str, Mapping[str, Figures]], runs: Iter
         for name, one in by_drafter.items()
         if name != PLAIN.name and one.tokens_per_pass and one.ratio > EXPLAINED * one.tokens_per_pass
     ]
-    words = list(told.words)
+    words = list(noise.words)
     if control is not None and control > APART:
         words.append(
             f"The same plain answer took {control:.0%} more or less time again: smaller differences are noise."
@@ -324,7 +324,7 @@ def doubted(told: Noise, scores: Mapping[str, Mapping[str, Figures]], runs: Iter
         f"{one.category}, {one.drafter}: {one.ratio:.2f}× is noise, as {one.tokens_per_pass:.2f} tokens a pass cannot make it."
         for one in unexplained
     ]
-    return msgspec.structs.replace(told, words=words, control=control, unexplained=unexplained)
+    return msgspec.structs.replace(noise, words=words, control=control, unexplained=unexplained)
 
 
 def _median(values: Iterable[float]) -> float:

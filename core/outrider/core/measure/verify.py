@@ -177,8 +177,6 @@ class _Place:
 
 
 class _Job:
-    """One request."""
-
     def __init__(self, engine: Engine, request: Verify, say: Say, cancelled: Callable[[], bool]) -> None:
         self._engine, self._request, self._say, self._cancelled = engine, request, say, cancelled
         self.modes = _modes(request)

@@ -55,7 +55,7 @@ class SequencePass(NamedTuple):
 
 
 class BatchLayout(PassLayout):
-    """Several places, one behind the other, each with the states that belong to it."""
+    """Several places, one after the other, each with the states that belong to it."""
 
     def __init__(self, decoder: Decoder, shares: Sequence[SequencePass]) -> None:
         tables, dtype, device = decoder.weights.tables, decoder.dtype, decoder.device

@@ -123,11 +123,11 @@ class Decoder:
         `tree`: where the ids are no line. `last`: logits of the last row only. `states`: numbers of the residuals to export
         (0 embedding … L before the norm). `early`: the layers that have run over `ids` already.
         """
-        kept: dict[int, Tensor] = {} if early is None else dict(early.states)
+        exports: dict[int, Tensor] = {} if early is None else dict(early.states)
         layers = range(0 if early is None else early.layers, len(self.weights.blocks))
         where = self._where(ids, cache, cache.length, tree)
-        x = self._blocks(ids, cache, where, layers, (states, kept))
-        hidden = torch.stack([kept[k] for k in states], 1) if states else None
+        x = self._blocks(ids, cache, where, layers, (states, exports))
+        hidden = torch.stack([exports[k] for k in states], 1) if states else None
         return Pass(self.logits(x[-1:] if last else x), hidden, early is not None)
 
     @torch.inference_mode()

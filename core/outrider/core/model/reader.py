@@ -129,7 +129,7 @@ class Reader:
         return layer
 
     def fused(self, parts: list[Tensor | Grouped], biases: list[Tensor]) -> Linear:
-        """One layer over all rows; several behind one face where the parts are stored in different ways."""
+        """One layer over all rows; several as one where the parts are stored in different ways."""
         bias = torch.cat(biases) if biases else None
         plain = [part for part in parts if isinstance(part, Tensor)]
         if len(plain) == len(parts):

@@ -52,5 +52,5 @@ class Steps:
 
 
 def filled(x: Tensor, rows: int) -> Tensor:
-    """[S, ...] -> [rows, ...], zeros behind."""
+    """[S, ...] -> [rows, ...], zeros after."""
     return x if x.shape[0] == rows else F.pad(x, (0, 0) * (x.dim() - 1) + (0, rows - x.shape[0]))

@@ -54,7 +54,7 @@ def _harmless(reader: Reader, name: str) -> bool:
 
 
 def _another_layers(reader: Reader, below: str) -> bool:
-    """Whether a tensor belongs to a prediction layer behind the model's own, or to keys that a layer takes from another."""
+    """Whether a tensor belongs to a prediction layer after the model's own, or to keys that a layer takes from another."""
     match = _LAYER.fullmatch(below)
     if match is None:
         return False

@@ -82,7 +82,7 @@ class Acceptance:
         return known
 
     def copy(self) -> Acceptance:
-        """The same counts, which go on apart from these."""
+        """An independent copy of the counts."""
         copy = Acceptance()
         copy._phases = {phase: [depth.copy() for depth in depths] for phase, depths in self._phases.items()}
         copy._before, copy.rounds = dict(self._before), self.rounds
@@ -149,7 +149,7 @@ class Acceptance:
         return records
 
     def remember(self, before: Mapping[str, Sequence[tuple[float, float]]]) -> None:
-        """What `dump` gave in an earlier session; anything else is as good as nothing."""
+        """What `dump` gave in an earlier session; anything else is ignored."""
         for phase, rows in before.items():
             if all(0 <= rate <= 1 and 0 <= trials <= MOST for rate, trials in rows):
                 self._before[phase] = [(rate, trials) for rate, trials in rows[:DEEPEST]]

@@ -68,7 +68,7 @@ class Arm:
         depths, parents = (range(nodes), range(-1, nodes - 1)) if chain else (offer.depths, offer.above)
         rates = self.acceptance.rates(phase, max(depths) + 1)
         believe, sure = self.calibrated.believe, offer.confidences
-        chances, found, expected = list[float](), list[float](), 0.0
+        chances, expectations, expected = list[float](), list[float](), 0.0
         for node in range(most):
             depth, above = depths[node], parents[node]
             chance = chances[above] if above >= 0 else 1.0
@@ -79,8 +79,8 @@ class Arm:
                 break
             expected += chance
             chances.append(chance)
-            found.append(expected)
-        return found
+            expectations.append(expected)
+        return expectations
 
 
 Drafters = dict[str, Arm]

@@ -113,9 +113,9 @@ class BatchPolicy:
             tokens, rows, k = tokens + 1, rows + 1, min(length, use)
             if k:
                 known = self._policy.arm(name)
-                made, survival = known.offered * known.filled * k, 1.0
+                emitted, survival = known.offered * known.filled * k, 1.0
                 for rate in known.acceptance.rates(ALL, k)[: max(1, round(known.filled * k))]:
                     survival *= rate
                     tokens += known.offered * survival
-                rows, seconds = rows + made, seconds + self._costs.drafting(name).of(k)
+                rows, seconds = rows + emitted, seconds + self._costs.drafting(name).of(k)
         return tokens / (self._costs.of(round(rows)) + seconds)

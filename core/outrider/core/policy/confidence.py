@@ -18,7 +18,7 @@ CHECKED = 500  # positions between two looks at who says more
 
 
 class Calibrated:
-    """One drafter's. `state`: what `state` of an earlier one gave; anything else begins anew."""
+    """One drafter's. `state`: what `state` of an earlier one gave; anything else starts fresh."""
 
     def __init__(self, state: Sequence[float] = ()) -> None:
         fits = len(state) == LEVELS + 3 and all(math.isfinite(number) for number in state)
@@ -31,7 +31,7 @@ class Calibrated:
         self._missed = self._plain_missed = 0.0  # Brier sums since the last look
 
     def copy(self) -> Calibrated:
-        """The same corrections, which go on apart from these."""
+        """An independent copy of the corrections."""
         other = copy(self)
         other._weights = list(self._weights)
         return other

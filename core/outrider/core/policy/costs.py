@@ -76,7 +76,7 @@ class Costs:
         self._curve = None
 
     def lean(self, context: int, one: float, wide: tuple[int, float]) -> None:
-        """The same passes behind `context` tokens: of one row, and of `wide` (rows, seconds)."""
+        """The same passes after `context` tokens: of one row, and of `wide` (rows, seconds)."""
         rows, seconds = wide
         first = max(0.0, one - self.of(1)) / context
         second = max(0.0, seconds - self.of(rows)) / context

@@ -45,7 +45,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class UpcomingRound:
-    """The round at hand. `pinned`: the user's own length, taken as it is; without `park` a losing drafter goes on drafting."""
+    """The next round. `pinned`: the user's own length, taken as it is; without `park` a losing drafter goes on drafting."""
 
     phase: str = "prose"
     context: int = 0

@@ -14,8 +14,8 @@ KEEP = 0.97  # discount of older rounds
 LOSS = 0.985  # rate over plain passes below which asking is a loss, and not noise
 SURE = 2.0  # standard errors by which it has to be one
 KNOWN = 4  # plain passes that a comparison needs
-STALE = 32  # rounds without a plain pass behind which nothing is known of them any more
-CALM, CALMEST = 2, 64  # plain rounds in a row behind which one more is expected: at first, and at most
+STALE = 32  # rounds without a plain pass after which nothing is known of them any more
+CALM, CALMEST = 2, 64  # plain rounds in a row after which one more is expected: at first, and at most
 HOST, OFFERS = 0.1, 0.05  # share of a round that is the host's until it is known, and step of its moving average
 STEP, CLAMP = 0.2, 0.25  # of the moving average of plain passes, and the share of it that one may differ by
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 LEAST, LEARNING = 8, 128  # plain passes among the first so many drafted rounds
 SOON = 48  # drafted rounds among which they are where they cost little
-EVERY = 256  # drafted rounds behind those, of which one is plain
+EVERY = 256  # drafted rounds after those, of which one is plain
 MOVED = 96  # tokens of context by which what was measured is of another place
 SHARE = 0.027  # of an answer's time that plain passes may cost: at most 3 % with what is mistaken in it
 LITTLE = 0.0125  # of it that they cost where they come soon, or because the context has grown
@@ -25,7 +25,7 @@ class MeterSchedule:
         self._drafted: dict[str, int] = {}
         self._plain: dict[str, int] = {}
         self._name = ""  # who made the last draft
-        self._context: int | None = None  # where the answer began, or behind which the last plain pass ran
+        self._context: int | None = None  # where the answer began, or after which the last plain pass ran
 
     def due(self, cost: float, context: int) -> bool:
         """Whether the next round is to be plain; `cost`: seconds that this takes longer than its token would."""

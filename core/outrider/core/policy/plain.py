@@ -1,7 +1,7 @@
 """What plain decoding would have taken for the tokens of an answer, by the plain passes that were run among its drafted rounds.
 
 Nothing is kept from one answer to the next. Each plain pass is compared with the drafted rounds next to it, which ran at the same
-load and behind the same context; where no plain pass stands, plain decoding is taken to follow the drafted rounds. A pass of `W`
+load and after the same context; where no plain pass stands, plain decoding is taken to follow the drafted rounds. A pass of `W`
 rows is scaled to one row by the costs that the policy knows, so that rounds of different widths tell the same level. An error in
 these costs cancels out, since it is on both sides of the comparison.
 

@@ -30,7 +30,7 @@ SHARE = 0.01  # of decode time that probes may cost
 ALLOWANCE = 2.0  # plain passes that probes may cost before there is any decode time
 ANSWER = 400.0  # tokens of an answer, until some are known
 FAR, AWAY = 0.92, 8  # promise below which a drafter that works for its drafts is left out, and for so many rounds
-KNOWN = 12  # drafts behind which a drafter that promises a clear loss in all kinds of text need not be loaded
+KNOWN = 12  # drafts after which a drafter that promises a clear loss in all kinds of text need not be loaded
 SURE = 50  # verified positions from which a drafter may end its own drafts by its confidence
 
 _GAIN = attrgetter("gain")
@@ -183,7 +183,7 @@ class Policy:
             self._runs.missed()
 
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
-        """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
+        """Who gets most tokens accepted, whatever the pass costs; for rounds whose length is chosen elsewhere."""
         there = [one for one in candidates if one.most > 0]
         choices = [self._length(one, self._arms.get(one.name) or Arm(), self._now, one.most) for one in there]
         return max(choices, key=attrgetter("expected"), default=Choice("silent"))

@@ -52,7 +52,7 @@ class SamplingTensors:
 
     @staticmethod
     def on(device: torch.device) -> SamplingTensors:
-        """Tensors of one answer that nobody has set yet."""
+        """Tensors of one answer, not yet set."""
         return _with([torch.zeros(1, dtype=dtype, device=device) for dtype in _DTYPES], "greedy", 0)
 
     @staticmethod

@@ -272,7 +272,7 @@ class Answer:
         return fresh
 
     def _give_states(self, drafter: ActiveDrafter | None) -> None:
-        """A drafter that takes up behind tokens that were read without it gets their states; that counts as drafting."""
+        """A drafter that starts after tokens that were read without it gets their states; that counts as drafting."""
         if drafter is None or self.emitter.finish is not None:
             return
         began = time.perf_counter()

@@ -61,7 +61,7 @@ class Pass(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Where a text first differs from the plain one, with what stands around it in both."""
+    """Where a text first differs from the plain one, with the text around it in both."""
 
     character: int
     plain: str
@@ -158,7 +158,7 @@ class Prompting:
     def answer(
         self, messages: list[Message], choice: DrafterChoice, limit: int | None = None, *, keep: bool = False
     ) -> Answered:
-        """One answer behind nothing: everybody pays for the whole prompt. Raises Cancelled, and as `Engine.generate`.
+        """One answer with nothing in the cache: the whole prompt is read. Raises Cancelled, and as `Engine.generate`.
 
         `keep`: it may reuse what the answers before it left in the cache.
         """
@@ -307,7 +307,7 @@ def score(runs: Sequence[Run], plain: Sequence[Run]) -> Score:
     """Totals of `runs` against the plain runs of the same prompts: sum of tokens over sum of seconds."""
 
     def decoded(some: Sequence[Run]) -> int:
-        """Tokens behind the first, which the prefill gives."""
+        """Tokens after the first, which the prefill gives."""
         return sum(run.tokens - 1 for run in some if run.tokens)
 
     def speed(some: Sequence[Run]) -> float:

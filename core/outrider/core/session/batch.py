@@ -278,7 +278,7 @@ def _chosen(live: Sequence[_BatchedAnswer], passes: Sequence[Pass]) -> dict[_Bat
 
 
 def room(order: AnswerRequest, target: TargetModel) -> int:
-    """Tokens that an answer may come to, its prompt included."""
+    """Tokens that an answer may have, its prompt included."""
     return target.context if order.limit is None else min(target.context, len(order.ids) + order.limit)
 
 

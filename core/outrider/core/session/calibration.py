@@ -23,7 +23,7 @@ from outrider.core.sampling.draft_tree import DraftTree
 from outrider.core.sampling.sample import Sampler
 
 WIDTHS = (1, 8, 17, 2, 4, 33)  # rows that are timed at load, in this order
-WIDE = 8  # rows of the wide pass that is timed behind a long context
+WIDE = 8  # rows of the wide pass that is timed after a long context
 CHECKED = (8, 1)  # that are looked at where a record is known: the first, or the second where passes are narrower
 SAMPLES, LOOKS = 5, 3  # times that each width is timed, and one row where a record is known
 CALIBRATION = 1.5  # seconds after which no further width, or number of threads, is begun
@@ -31,7 +31,7 @@ ALL_THREADS = min(
     torch.get_num_threads(), cpus.available()
 )  # what torch takes by itself, but not beyond a container's quota
 PAYS = 0.97  # share of the best time that another number of threads must come below: a few passes show no more
-FAR, CHUNK = 1024, 512  # tokens of context behind which passes are timed again, and how many of them one pass makes
+FAR, CHUNK = 1024, 512  # tokens of context after which passes are timed again, and how many of them one pass makes
 PLAIN_TO_SEE = 1.08  # times that a pass must take there, to be more than noise
 
 
@@ -111,7 +111,7 @@ class Calibrator:
             self._lean(policy)
 
     def timed(self, rows: int, context: int = 0) -> float:
-        """Seconds of a round with so many rows behind so many tokens, as answers run them."""
+        """Seconds of a round with so many rows after so many tokens, as answers run them."""
         if self._cancelled():
             raise Cancelled
         began = time.perf_counter()

@@ -181,7 +181,7 @@ class Composite:
             part.close()
 
     def _candidates(self, parts: Sequence[PooledDrafter], context: Context, vocab: int) -> list[Candidate]:
-        """How each stands in this round, with what the free ones propose."""
+        """The candidates of this round, with what the free ones propose."""
         self._offers, context = {}, replace(context, probs=False, worth_drafting=None)
         for part in parts:
             if part.free and not part.failed:
@@ -193,7 +193,7 @@ class Composite:
         return self._standing(parts, context.nodes)
 
     def _standing(self, parts: Sequence[PooledDrafter], nodes: int) -> list[Candidate]:
-        """How each stands in this round, but those that are silent."""
+        """The candidates of this round without the silent ones."""
         candidates = list[Candidate]()
         for part in parts:
             offer = self._offers.get(part.name)

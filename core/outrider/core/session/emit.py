@@ -70,7 +70,7 @@ class Emitter:
         return self._recalled, self._recalled_thought
 
     def recall(self, ids: Sequence[int]) -> None:
-        """Tokens that the answer had before it goes on; what detokeniser and splitter hold of them comes with the next text."""
+        """Tokens that the answer had before; what detokeniser and splitter hold of them comes with the next text."""
         for token in ids:
             self._take(token)
         self._recalled = self._released = len(self._text)

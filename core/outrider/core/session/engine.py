@@ -143,7 +143,7 @@ class Engine:
         return reports
 
     def order(self, model: Model, request: Generate, began: float, *, fresh: bool = False) -> AnswerRequest:
-        """What a request comes to with all choices settled; `fresh`: the model was loaded for it. Raises UsageError."""
+        """A request with all choices made; `fresh`: the model was loaded for it. Raises UsageError."""
         begun = self._begun(model, request)
         prompt = begun.prompt
         ids = [*self.prompt_ids(model, request, prompt), *begun.ids]
@@ -220,7 +220,7 @@ class Engine:
         return template.render(_asked(request), **_switches(template, request))
 
     def _begun(self, model: Model, request: Generate) -> Begun:
-        """Where the answer begins, or goes on. Raises UsageError."""
+        """Where the answer begins or continues. Raises UsageError."""
         prompt, template = self.prompt(model, request), model.tokenizer.template
         if request.continues is None or template is None:
             return Begun(prompt, [])
@@ -395,7 +395,7 @@ def _switches(template: ChatTemplate, request: Generate) -> dict[str, Any]:
 
 
 def _asked(request: Generate) -> Sequence[Message]:
-    """The messages that the answer stands behind."""
+    """The messages before the answer."""
     messages = request.messages or []
     return messages if request.continues is None else messages[:-1]
 

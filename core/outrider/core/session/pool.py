@@ -47,7 +47,7 @@ class Wanted:
 
 
 class PooledDrafter(GuardedDrafter):
-    """A loaded drafter. Tokens may reach it later, all at once; offers that were not verified wait for the text to come."""
+    """A loaded drafter. Tokens may reach it later, all at once; offers that were not verified wait for the text that follows."""
 
     def __init__(self, name: str, drafter: Drafter, trusted: bool, report: Callable[[str], None]) -> None:
         super().__init__(name, drafter, trusted, report)

@@ -16,7 +16,7 @@ from .emit import Emitter, Pieces
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Where the model goes on: after the text `prompt`, which a splitter follows from there, and the tokens `ids`."""
+    """Where the model continues: after the text `prompt`, which a splitter follows from there, and the tokens `ids`."""
 
     prompt: str
     ids: list[int]

@@ -13,7 +13,7 @@ from outrider.core.base.protocol import Phase as Phase
 _FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)?(`{3,}|~{3,})[ \t]*([^\s`]*)[^`]*")
 _LINE = 80  # characters of a line that are looked at
 _JSON = ("json", "jsonc", "json5", "jsonl", "ndjson")  # what a fence of JSON says
-_AFTER = {"{": '"}', "[": '{["]-0123456789tfn'}  # what may come next in JSON behind its first bracket
+_AFTER = {"{": '"}', "[": '{["]-0123456789tfn'}  # what may come next in JSON after its first bracket
 
 
 class TextKind:

@@ -178,13 +178,13 @@ class Decoder(nn.Module):
 
 def obstacle(spec: TargetSpec) -> str | None:
     """What of a decoder gradients are not led through, in words; None if they pass everywhere."""
-    found = next((what for layer in spec.layers if (what := _obstacle(layer))), None)
-    if found is None and (
+    problem = next((what for layer in spec.layers if (what := _obstacle(layer))), None)
+    if problem is None and (
         spec.parallel or spec.centred or spec.embed_norm or spec.layer_scalar or spec.per_layer_width
     ):
         return "blocks of a kind of its own"
     usual = replace(Names(), **{name: getattr(spec.names, name) for name in _NORMS})
-    return "tensors with names of its own" if found is None and spec.names != usual else found
+    return "tensors with names of its own" if problem is None and spec.names != usual else problem
 
 
 _NORMS = ("before_mixer", "after_mixer", "before_channel", "after_channel")

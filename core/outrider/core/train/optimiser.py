@@ -25,16 +25,16 @@ class Optimiser(torch.optim.AdamW):
     """Over the groups of a trainee; `factor` of a group of parameters is that of its rate."""
 
     def __init__(self, groups: Sequence[Group], rate: float, betas: tuple[float, float], decay: float) -> None:
-        made: list[dict[str, Any]] = []
+        parameter_groups: list[dict[str, Any]] = []
         for group in groups:
             matrices = [part for part in group.parts if group.fresh and part.ndim == 2]
             others = [part for part in group.parts if not (group.fresh and part.ndim == 2)]
-            made += [
+            parameter_groups += [
                 {"params": parts, "factor": group.factor, "matrices": known}
                 for parts, known in ((others, False), (matrices, True))
                 if parts
             ]
-        super().__init__(made, lr=rate, betas=betas, weight_decay=decay)
+        super().__init__(parameter_groups, lr=rate, betas=betas, weight_decay=decay)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]

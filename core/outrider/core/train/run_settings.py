@@ -42,11 +42,11 @@ def settings_of(recipe: Recipe, order: TrainOrder) -> msgspec.Struct:
     strange = sorted(set(order.options) - set(known))
     if strange:
         raise UsageError(f"{order.method} has no option {strange[0]}.", f"It has: {', '.join(known)}.")
-    told: dict[str, object] = {
+    options: dict[str, object] = {
         name: value.split(",") if "," in value else value for name, value in order.options.items()
     }
     try:
-        return msgspec.convert(told, recipe.settings, strict=False)
+        return msgspec.convert(options, recipe.settings, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"The options of {order.method}: {error}.", "See `outrider train --help`.") from error
 

@@ -38,7 +38,6 @@ class Teacher:
 
     @property
     def spec(self) -> TargetSpec:
-        """Its decoder."""
         return self.target.decoder.spec
 
     @property
@@ -48,7 +47,6 @@ class Teacher:
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
         return self.target.device
 
     def read(self, ids: Sequence[int], states: Sequence[int]) -> Tensor:

@@ -23,14 +23,14 @@ def put(origin: str, parts: Mapping[str, Tensor], read: Callable[[str], Tensor |
     Raises ModelError for what is not there, UsageError for another shape.
     """
     for name, part in parts.items():
-        found = read(name)
-        if found is None:
+        tensor = read(name)
+        if tensor is None:
             raise ModelError(f"{origin} has no tensor {name}.", "Name another drafter to go on from.")
-        if found.shape != part.shape:
-            theirs, ours = ("x".join(map(str, shape)) for shape in (found.shape, part.shape))
+        if tensor.shape != part.shape:
+            theirs, ours = ("x".join(map(str, shape)) for shape in (tensor.shape, part.shape))
             raise UsageError(f"{origin}: {name} is {theirs}, with these options it would be {ours}.", OPTIONS)
         with torch.no_grad():
-            part.copy_(found)
+            part.copy_(tensor)
 
 
 def same(origin: str, told: Mapping[str, tuple[object, object]]) -> None:

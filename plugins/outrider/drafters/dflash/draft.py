@@ -183,7 +183,7 @@ class DFlashDrafter:
         return picks.draft()
 
     def sure(self, slots: Slots, slot: int, previous: Tensor) -> float:
-        """Chance that the token of a slot stays behind `previous` [1], as the confidence head says."""
+        """Chance that the token of a slot stays after `previous` [1], as the confidence head says."""
         assert self._parts.confidence is not None
         return float(self._parts.confidence(slots.hidden[slot], previous))
 

@@ -65,8 +65,8 @@ class Plan:
     sights: tuple[Sight, ...]  # one for each layer
     states: tuple[int, ...]  # P numbers of target states
     block: int  # slots, the anchor included
-    mask: int  # id that fills the slots behind the anchor
-    from_anchor: bool  # slot j tells the token behind its position, so the anchor's slot drafts too
+    mask: int  # id that fills the slots after the anchor
+    from_anchor: bool  # slot j predicts the token after its position, so the anchor's slot drafts too
     embed_scale: float
     reduced: int  # Vd of a head of its own, 0: the target's head
     tied: bool  # the rows of a reduced head are the target's, and left out
@@ -241,9 +241,9 @@ class _Read:
             causal = {"sliding": None, "all": True, "none": False}[self.reading.causal]
         return tuple(self._sight(kind, causal) for kind in kinds)
 
-    def _sight(self, kind: str, told: bool | None) -> Sight:
+    def _sight(self, kind: str, is_causal: bool | None) -> Sight:
         slides = kind == "sliding_attention"
-        causal = slides if told is None else told
+        causal = slides if is_causal is None else is_causal
         if not slides:
             return Sight(causal and (not self.speculators or self.reading.causal == "all"))
         own = self.section_of("swa_window_size")

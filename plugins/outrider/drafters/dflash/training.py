@@ -1,7 +1,7 @@
 """Training a DFlash draft (arXiv 2602.06036): blocks at random anchors, all of a text in one pass.
 
 A block is an anchor and masks after it. Its slots see each other and the context before the anchor, of which every layer takes
-keys and values from the target's fused states. Slot j is asked for the token j places behind the anchor, or one more where the
+keys and values from the target's fused states. Slot j is asked for the token j places after the anchor, or one more where the
 anchor's slot drafts too. Loss: cross-entropy against the target's likeliest words, weighted by exp(-k / gamma) for
 token k of a draft, from 0; as a DSpark draft with what `following` adds.
 
@@ -136,7 +136,7 @@ class DFlashTrainee(nn.Module):
         return made.loss, float(right) / len(anchors)
 
     def _asked(self, x: Tensor, before: Tensor, wanted: Law, weights: Tensor) -> Asked:
-        """Of slots [R, d] behind the tokens `before` [R], each loss times its weight [R]."""
+        """Of slots [R, d] after the tokens `before` [R], each loss times its weight [R]."""
         if self.markov_head is None or self.confidence_head is None:
             return self.head.ask(x, wanted, weights)
         followed = self.markov_head.markov_w1(before)

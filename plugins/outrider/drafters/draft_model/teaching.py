@@ -47,15 +47,15 @@ class Teachers:
         """Last states [R, d] of each teacher at `batch.rows()`; `own`: those of the target, if they are known."""
         rows = [range(rows.start - text.start, rows.stop - text.start) for rows, text in _pairs(batch)]
         texts = [batch.ids[text.start : text.end].tolist() for text in batch.texts]
-        found = [] if own is None else [own]
-        for teacher in self._all[len(found) :]:
+        states = [] if own is None else [own]
+        for teacher in self._all[len(states) :]:
             last = (teacher.info.layers,)
             made = [teacher.read(ids, last)[some.start : some.stop, 0] for ids, some in zip(texts, rows, strict=True)]
-            found.append(torch.cat(made))
-        return found
+            states.append(torch.cat(made))
+        return states
 
     def logits(self, lasts: Sequence[Tensor]) -> Tensor:
-        """What they say behind last states [R, d] of each: [R, V]."""
+        """What they say after last states [R, d] of each: [R, V]."""
         if not self.several:
             return self.target.logits(lasts[0])
         vocab, laws = self.target.info.vocab, list[Tensor]()

@@ -55,7 +55,7 @@ class Settings(msgspec.Struct, kw_only=True):
     temperature: float = 1.0
     alpha: float = 0.9  # of what the target says; the rest is the text's
     top: int = 0  # likeliest tokens of each row that are kept on disk; 0: last states are, and whole laws are learnt
-    own: float = 0.0  # share of the batches, behind `offline`, that the student answers itself
+    own: float = 0.0  # share of the batches, after `offline`, that the student answers itself
     offline: float = 0.5  # share of the steps before that
     own_tokens: int = 64  # of its own answers
     match: float = 0.0  # weight of states that are to be alike
@@ -129,7 +129,6 @@ class DraftTrainee(nn.Module):
 
     @property
     def joint(self) -> bool:
-        """As `Changing`."""
         return self.target is not None
 
     def target_now(self) -> TargetModel:
@@ -271,7 +270,7 @@ def _smaller(teacher: Teacher, size: Size, counts: Tensor) -> Student:
 
 
 def _paired(layers: Sequence[int], count: int) -> list[tuple[int, int]]:
-    """Numbers of states, the student's and the target's, that are to be alike: behind layers that stand for each other."""
+    """Numbers of states, the student's and the target's, that are to be alike: after layers that stand for each other."""
     places = {round((at + 1) * (len(layers) - 1) / (count + 1)) for at in range(count)}
     return [(place + 1, layers[place] + 1) for place in sorted(places)]
 
@@ -288,5 +287,5 @@ def _projection(student: Student, teacher: Teacher) -> nn.Linear:
 
 def _ends(teacher: Teacher) -> set[int]:
     """Tokens that end an answer, as its config says."""
-    told: Any = teacher.info.config.get("eos_token_id")
-    return set(told) if isinstance(told, list) else {told} if isinstance(told, int) else set()
+    ids: Any = teacher.info.config.get("eos_token_id")
+    return set(ids) if isinstance(ids, list) else {ids} if isinstance(ids, int) else set()

@@ -191,7 +191,7 @@ class EagleDrafter:
         return tokens, scores, parents
 
     def _children(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """[S, Vd] -> the likeliest tokens behind each, in target ids, and their log-probabilities, both [S, k]."""
+        """[S, Vd] -> the likeliest tokens after each, in target ids, and their log-probabilities, both [S, k]."""
         logs = logits.float().log_softmax(-1)
         scores, words = logs.topk(min(self._style.top_k, logs.shape[-1]))
         return words if self._network.words is None else self._network.words[words], scores

@@ -91,7 +91,7 @@ class FirstTrainee(nn.Module):
         return {name: float(value.detach()) for name, value in figures.items()} | {"right_1": said.right(logits)}
 
     def features(self, batch: Batch, states: Tensor) -> Tensor:
-        """What the draft makes of normed states [N, d]: [N, d], zeros for the last row of each text, behind which no token is."""
+        """What the draft makes of normed states [N, d]: [N, d], zeros for the last row of each text, after which no token is."""
         features = torch.zeros_like(states)
         for text in batch.texts:
             rows = slice(text.start, text.end - 1)

@@ -64,7 +64,7 @@ class Container:
     """What the files of a draft say, before it is known which target it meets."""
 
     name: str
-    version: int  # 1: one state behind the final norm, mixed with the embedding; 3: states of several layers
+    version: int  # 1: one state after the final norm, mixed with the embedding; 3: states of several layers
     spec: DraftSpec  # of its layers; `vocab` is the target's
     words: int  # Vd
     fused: int  # columns of `fc` that states take; 0: the one state is taken as it is
@@ -122,7 +122,7 @@ class Container:
         return tuple(number + 1 for number in told) if output else told
 
     def normed(self, width: int) -> bool:
-        """Whether it reads one state, the last, behind the target's final norm."""
+        """Whether it reads one state, the last, after the target's final norm."""
         return self.version == 1 or (not self.told and self.count(width) == 1)
 
 
@@ -131,16 +131,16 @@ def default_states(layers: int) -> tuple[int, ...]:
     return 2, layers // 2, layers - 3
 
 
-def counts_outputs(told: Sequence[int], layers: int) -> bool:
+def counts_outputs(numbers: Sequence[int], layers: int) -> bool:
     """Whether the numbers nested in `eagle_config` mean outputs of layers (L is state L + 1), or states as they are.
 
     The writers of these files do not agree, and the file does not say; the order of these rules decides.
     """
-    if max(told) == layers:
+    if max(numbers) == layers:
         return False
-    if told[0] == 1:
+    if numbers[0] == 1:
         return True
-    return tuple(told) != default_states(layers)
+    return tuple(numbers) != default_states(layers)
 
 
 def read(files: DraftFiles) -> Container:
@@ -217,7 +217,7 @@ def _complete(name: str, version: int, count: int, holds: frozenset[str], config
 
 
 def _ends(version: int, holds: frozenset[str], config: DraftConfig) -> tuple[set[str], set[str]]:
-    """What must stand before and behind the layers, and what may."""
+    """What must stand before and after the layers, and what may."""
     if version == 1:
         return {"fc.weight"}, {"lm_head.weight"}
     needed, allowed = {HIDDEN_NORM, EMBED_NORM, "norm.weight", "fc.weight"}, {"input_norm.weight", "mask_hidden"}

@@ -56,7 +56,7 @@ class Paired:
         return self.joined(states if self.final is None else self.final(states))
 
     def joined(self, states: Tensor) -> Tensor:
-        """[S, n, D] -> [S, d] of states that stand behind the target's norm where that is read."""
+        """[S, n, D] -> [S, d] of states that stand after the target's norm where that is read."""
         if self.each:
             states = torch.stack([norm(states[:, index]) for index, norm in enumerate(self.each)], 1)
         x = states.flatten(1)
@@ -104,7 +104,7 @@ class Network:
     def run(
         self, memory: Rows, ids: Tensor, state: Tensor, where: Layout, newest: Tensor | slice
     ) -> tuple[Tensor, Tensor]:
-        """As `DraftState` runs it: logits [k, Vd] of the newest rows, and what is fed back behind each [k, d]."""
+        """As `DraftState` runs it: logits [k, Vd] of the newest rows, and what is fed back after each [k, d]."""
         feature = self(ids, state, where, memory)[newest]
         return self.logits(feature), self.fed_back(feature)
 

@@ -1,6 +1,6 @@
 """LayerSkip: the target's own first layers, its norm and its head guess; the rest of it checks.
 
-Source: Elhoushi et al. (arXiv 2404.16710). The drafts' keys and values are written behind the committed ones in the target's
+Source: Elhoushi et al. (arXiv 2404.16710). The drafts' keys and values are written after the committed ones in the target's
 own cache, and the target verifies from the exit layer on, with the residuals that `Target.early` has kept (on a CPU; see
 there where it runs all layers anew). It pays for models that were trained to exit early; for others the exit that promises most
 is found by measurement, and may promise nothing.

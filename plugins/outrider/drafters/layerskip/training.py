@@ -1,8 +1,8 @@
 """Training a model to exit early (LayerSkip, arXiv 2404.16710): what comes out is another model, whose first layers draft for it.
 
 Layers are left out by chance, for each text anew, the deeper the oftener: layer l of L by most * (exp(l ln 2 / (L - 1)) - 1).
-Loss: cross-entropy behind the shared norm and head against what the model said before, at the last layer in every step and
-behind one layer in `every`, which ones by chance; weights grow with depth: l (l + 1) / 2 times `early`, and for the last layer
+Loss: cross-entropy after the shared norm and head against what the model said before, at the last layer in every step and
+after one layer in `every`, which ones by chance; weights grow with depth: l (l + 1) / 2 times `early`, and for the last layer
 L - 1 + `early` (L - 1) (L - 2) / 2, all over their sum. Exits are gone through one after another, so that the logits of one are
 in memory.
 
@@ -93,12 +93,12 @@ class LayerSkipTrainee(nn.Module):
         return len(self.decoder.model.layers) - 1
 
     def exits(self, luck: torch.Generator) -> list[int]:
-        """Numbers of the layers, from 0, behind which this step exits early; never that of the last."""
+        """Numbers of the layers, from 0, after which this step exits early; never that of the last."""
         first = int(torch.randint(self.settings.every, (), generator=luck))
         return [number for number in range(first, self._last, self.settings.every) if self.weight(number) > 0]
 
     def weight(self, number: int) -> float:
-        """Of the loss behind layer `number`, from 0."""
+        """Of the loss after layer `number`, from 0."""
         early = self.settings.early
         if number < self._last:
             return early * number * (number + 1) / 2

@@ -147,7 +147,6 @@ class MedusaFiles(HeadFiles):
 
     @property
     def extra_tensors(self) -> Sequence[str]:
-        """As `HeadFiles`."""
         return TABLES if self.tied else ()
 
     @property
@@ -195,13 +194,12 @@ class MedusaFiles(HeadFiles):
 
 
 class HydraFiles(HeadFiles):
-    """Heads of plain layers that see the guesses before theirs, in Hydra++ (`prefixed`) behind a layer of attention."""
+    """Heads of plain layers that see the guesses before theirs, in Hydra++ (`prefixed`) after a layer of attention."""
 
     kind = "Hydra"
 
     @property
     def extra_tensors(self) -> Sequence[str]:
-        """As `HeadFiles`."""
         return _IDLE
 
     @property

@@ -60,7 +60,7 @@ class DraftHeads(Protocol):
     def table(
         self, state: Tensor, root: Tensor, parents: Sequence[Choice], context: DeviceContext, ranks: int
     ) -> Tensor:
-        """The same ids on the device, [parents, R], behind a root [1]; no value is asked for."""
+        """The same ids on the device, [parents, R], after a root [1]; no value is asked for."""
         ...
 
 
@@ -209,7 +209,7 @@ def _best(logits: Tensor, ranks: int, words: Tensor | None) -> tuple[Tensor, Ten
 
 
 def _first(drawn: Tensor, ids: Tensor) -> Tensor:
-    """`_sampled_first` on the device: ids [r, R] behind those that were drawn [r]."""
+    """`_sampled_first` on the device: ids [r, R] after those that were drawn [r]."""
     every = torch.cat((drawn[:, None], ids), 1)
     again = every == drawn[:, None]
     again[:, 0] = False
@@ -228,7 +228,7 @@ def _ranked(logits: Tensor, ranks: int, words: Tensor | None, *, weighs: bool) -
 
 
 def _sampled_first(best: list[Ranked], drawn: Sequence[int]) -> list[Ranked]:
-    """The same guesses behind those that were drawn with the noise that the target will draw with.
+    """The same guesses after those that were drawn with the noise that the target will draw with.
 
     At temperature 0 that is the best one, else the one that is most likely to be the target's draw too. The chances stay
     those of the ranks, which were known before.

@@ -92,7 +92,7 @@ class Assistant:
         self._state: Tensor | None = None  # [1, d], which produced the newest token
         self._known = 0
         self._proposed = 0
-        self._refused = 0  # rows behind the true ones that refused tokens of the last draft left
+        self._refused = 0  # rows after the true ones that refused tokens of the last draft left
 
     def advance(self, step: Committed) -> None:
         """Keep the state that produced the newest token."""
@@ -147,7 +147,7 @@ class Assistant:
 
     @torch.inference_mode()
     def _pass(self, token: int, state: Tensor, where: Layout) -> tuple[Tensor, Tensor]:
-        """The token behind `token` as logits [V], and the next state [1, d]."""
+        """The token after `token` as logits [V], and the next state [1, d]."""
         parts = self._parts
         embedded = self._target.embed(torch.tensor([token], device=state.device))
         x = parts.norm(parts.layers(parts.before(torch.cat((embedded, state), -1)), where, ()))
@@ -172,12 +172,12 @@ def _unused(text: Mapping[str, Any]) -> dict[str, Any]:
     """What belongs to keys, which are the target's: any ropes and any number of heads will do."""
     ropes = text.get("rope_parameters")
     heads = text.get("num_key_value_heads")
-    found: dict[str, Any] = {}
+    names: dict[str, Any] = {}
     if isinstance(ropes, Mapping) and any(isinstance(rope, Mapping) for rope in ropes.values()):
-        found["rope_parameters"] = {"full_attention": {}, "sliding_attention": {}, **ropes}
+        names["rope_parameters"] = {"full_attention": {}, "sliding_attention": {}, **ropes}
     if type(heads) is int and 0 < heads <= HEADS:
-        found["num_key_value_heads"] = None
-    return found
+        names["num_key_value_heads"] = None
+    return names
 
 
 @torch.inference_mode()

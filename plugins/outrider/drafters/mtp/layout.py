@@ -109,5 +109,5 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
     read = files.read_settings(folder / "params.json", "Download it again.")
     sizes = {key: read.integer(key) for key in _SIZES}
-    told = read.values(*read.given_keys())
-    return {**told, **sizes, "vocab_size": read.integer("vocab_size", -1, default=-1)}
+    settings = read.values(*read.given_keys())
+    return {**settings, **sizes, "vocab_size": read.integer("vocab_size", -1, default=-1)}

@@ -1,6 +1,6 @@
 """What the files of prediction layers leave open, so that servers read them in different ways. Loads no torch.
 
-Sequential layers take the target's state behind its final norm and their own output behind theirs (vLLM, SGLang, transformers);
+Sequential layers take the target's state after its final norm and their own output after theirs (vLLM, SGLang, transformers);
 llama.cpp takes the state before the norm for some families, older vLLM the output of GLM's before it. The layers norm what they
 take once more, which hides a wrong choice: it only costs accepted tokens. The positions of an assistant: see `assistant`.
 """

@@ -53,7 +53,7 @@ class Layer:
         return self.layers.blocks[0]
 
     def __call__(self, embedded: Tensor, hidden: Tensor, where: Layout, rows: Rows) -> Tensor:
-        """Embeddings of the next tokens and states, both [S, d] -> outputs [S, d], which the head reads behind `out_norm`."""
+        """Embeddings of the next tokens and states, both [S, d] -> outputs [S, d], which the head reads after `out_norm`."""
         parts = [self.embed_norm(embedded), self.hidden_norm(hidden)]
         if self.hidden_first:
             parts.reverse()
@@ -88,7 +88,7 @@ class SequentialDrafter:
         self._origin = 0  # the position of their first
         self.device = self._state.captured
         self._drafted: tuple[int, InFlight | None] | None = (
-            None  # row where the last draft of the device began, and behind what
+            None  # row where the last draft of the device began, and after what
         )
 
     def reset(self) -> None:
@@ -164,7 +164,7 @@ class SequentialDrafter:
         Of the rows that layer k reads the first k were waiting for the first tokens of the window.
         """
         rows, width = self._state.rows, window.tokens.shape[0]
-        said = window.tokens  # and behind what is true of it, the draft
+        said = window.tokens  # and after what is true of it, the draft
         path = list[Tensor]()
         while True:
             path.append(choose(outputs.logits, len(path)))
@@ -199,12 +199,12 @@ class SequentialDrafter:
         return True
 
     def _ahead(self, path: Sequence[int], back: Tensor) -> Made:
-        """What comes behind `path`; `back` [1, d] is what was fed back for its last token."""
+        """What comes after `path`; `back` [1, d] is what was fed back for its last token."""
         state, depth = self._state, len(path)
         if len(self._layers) == 1:
             return state.follow(path[-1], back, depth)
         outputs = self._feed_later(depth, self._later[depth - 1], state.count, [*state.tokens, *path])
-        self._later[depth - 1] = max(0, state.count - depth)  # behind that row, tokens of the draft were read
+        self._later[depth - 1] = max(0, state.count - depth)  # after that row, tokens of the draft were read
         assert outputs is not None
         return outputs
 

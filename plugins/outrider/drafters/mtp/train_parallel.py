@@ -1,6 +1,6 @@
 """Parallel heads under training: further last layers, which all read the same state.
 
-Head k, from 0, is a layer over the target's states before its own last one; behind the target's norm and output layer it is
+Head k, from 0, is a layer over the target's states before its own last one; after the target's norm and output layer it is
 asked for what the target said one row further and k more. Logits of one head alone are in memory. The container is Meta's: in
 it the heads are blocks of a llama whose rope pairs neighbours, so that rows of queries and keys stand in another order.
 

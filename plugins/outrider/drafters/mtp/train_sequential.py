@@ -52,7 +52,7 @@ class Depth(nn.Module):
 
 
 class SequentialTrainee(Learner):
-    """All layers. Those behind the first are zeros until they become copies of it."""
+    """All layers. Those after the first are zeros until they become copies of it."""
 
     def __init__(self, teacher: Teacher, settings: Settings, ground: Frozen | Joint, luck: torch.Generator) -> None:
         super().__init__(settings, ground)
@@ -78,13 +78,13 @@ class SequentialTrainee(Learner):
         read = self.ground.read(batch)
         losses = Losses(self.settings, self.ground, count)
         sayings = Sayings(batch, self.ground.words, batch.states[:, -1])
-        found = list(self._through(batch, self.ground.normed(read.last), sayings, count))
+        outputs = list(self._through(batch, self.ground.normed(read.last), sayings, count))
 
         def each(states: list[Tensor]) -> Iterator[Tensor]:
-            depths = ((depth, said, x) for depth, ((said, _), x) in enumerate(zip(found, states[1:], strict=True)))
+            depths = ((depth, said, x) for depth, ((said, _), x) in enumerate(zip(outputs, states[1:], strict=True)))
             return losses.each(batch, states[0], depths)
 
-        return losses.report(lean.backward([read.last, *(x for _, x in found)], each))
+        return losses.report(lean.backward([read.last, *(x for _, x in outputs)], each))
 
     def _count(self, done: float) -> int:
         """Layers that learn now; those that begin to become copies of the first."""

@@ -1,4 +1,4 @@
-"""Training prediction layers: sequential ones behind the target (DeepSeek-V3, arXiv 2412.19437), or heads in parallel
+"""Training prediction layers: sequential ones after the target (DeepSeek-V3, arXiv 2412.19437), or heads in parallel
 (arXiv 2404.19737); on the target as it is, or jointly with it.
 
 Jointly: the target's own loss and `share` of the mean loss of all depths.

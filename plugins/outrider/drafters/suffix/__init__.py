@@ -76,9 +76,9 @@ class SuffixDrafter:
     needs = Needs()
     shape = Shape(nodes=MOST, depth=MOST)
 
-    def __init__(self, corpus: Corpus | None = None, held: int = HELD) -> None:
+    def __init__(self, corpus: Corpus | None = None, limit: int = HELD) -> None:
         self._corpus = corpus
-        self._held = held
+        self._held = limit
         self.free = corpus is None  # the chat takes 10 to 40 us a draft, a corpus up to half a millisecond
         self.reset()
 

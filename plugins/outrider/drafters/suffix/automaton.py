@@ -71,7 +71,7 @@ class Automaton:
         return [(self._length[state], state) for state in self._chain(self._link[self._last])]
 
     def follow(self, cursor: int) -> list[tuple[int, int, int]]:
-        """What came behind a cursor: (token, how often, cursor after it). At the sequence's end its shorter suffixes go on."""
+        """What came after a cursor: (token, how often, cursor after it). At the sequence's end its shorter suffixes go on."""
         while cursor > ROOT and not self._next[cursor]:
             cursor = self._link[cursor]
         if cursor <= ROOT:

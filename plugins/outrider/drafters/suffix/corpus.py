@@ -46,7 +46,7 @@ class Corpus:
         return reversed(matches)
 
     def follow(self, cursor: Cursor) -> list[tuple[int, int, Cursor]]:
-        """What came behind a cursor: (token, how often, cursor after it)."""
+        """What came after a cursor: (token, how often, cursor after it)."""
         first, last, shared = cursor
         if shared >= WINDOW:
             return []

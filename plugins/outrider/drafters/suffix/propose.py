@@ -18,10 +18,10 @@ LEAST = 0.2  # a node less likely than this is not drafted
 
 
 class Index(Protocol):
-    """Where continuations are counted; a cursor is a place behind some tokens."""
+    """Where continuations are counted; a cursor is a place after some tokens."""
 
     def follow(self, cursor: Any) -> list[tuple[int, int, Any]]:
-        """(token, how often, cursor after it) for all that came behind `cursor`."""
+        """(token, how often, cursor after it) for all that came after `cursor`."""
         ...
 
 

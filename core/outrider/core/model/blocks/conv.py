@@ -17,7 +17,7 @@ from outrider.core.model.kernels.linear import Linear
 
 
 def causal(x: Tensor, past: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Depthwise convolution of `x` [S, Q] behind `past` [k - 1, Q] with `weight` [Q, k]; outputs [S, Q] and all inputs.
+    """Depthwise convolution of `x` [S, Q] after `past` [k - 1, Q] with `weight` [Q, k]; outputs [S, Q] and all inputs.
 
     Taps are added one by one, oldest first, so a row's sum does not depend on how many rows there are.
     """

@@ -1,4 +1,4 @@
-"""Channel mixers: the gated MLP, and a mixture of experts behind one router with a few settings.
+"""Channel mixers: the gated MLP, and a mixture of experts after one router with a few settings.
 
 Letters: `S` tokens, `d` width, `I` inner width, `E` experts, `k` chosen experts.
 """

@@ -1,6 +1,6 @@
 """States of the early layers, kept from drafting: LayerSkip verifies from its exit on (arXiv 2404.16710, section 3.3).
 
-`TargetModel.early` keeps what it computes of the tokens behind the committed ones. Where the next pass verifies those very
+`TargetModel.early` keeps what it computes of the tokens after the committed ones. Where the next pass verifies those very
 tokens, the layers below the exit have run: their keys and values are written, and the pass goes on from the kept residuals.
 
 A draft of n tokens takes n early steps, the first of them over the root, so the early layers of its last token run before the

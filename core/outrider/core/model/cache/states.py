@@ -255,7 +255,7 @@ class Recurrent:
         return sum(part.nbytes for part in self.now)
 
     def passed(self, count: int, after: Callable[[Count], list[Tensor]]) -> None:
-        """A pass of `count` tokens began at the committed length; `after(n)` makes the state behind the first n of them.
+        """A pass of `count` tokens began at the committed length; `after(n)` makes the state after the first n of them.
 
         `after` may hold the pass's inputs. In a still pass n is a tensor [1].
         """
@@ -318,7 +318,7 @@ class Cache:
         self.states = states
         self.capacity = capacity
         self.length = 0
-        self.early_states: EarlyStates | None = None  # of tokens behind the length
+        self.early_states: EarlyStates | None = None  # of tokens after the length
         self._bound = [state for state in states if state is not None and not state.cut]
         self.cut = not self._bound
         """Whether every state can be rolled back to any length."""

@@ -130,7 +130,7 @@ def granite(config: ConfigReader) -> TargetSpec:
 
 
 def olmo(config: ConfigReader) -> TargetSpec:
-    """OLMo 2 and 3: norms behind the mixers only, and over whole queries and keys; in 3 three of four layers slide."""
+    """OLMo 2 and 3: norms after the mixers only, and over whole queries and keys; in 3 three of four layers slide."""
     family = config.word("model_type")
     types = kinds(config, 4 if family == "olmo3" else None)
 

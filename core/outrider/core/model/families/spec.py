@@ -185,7 +185,7 @@ class TargetSpec:
     centred: bool = False  # norms take the mean away first
     norm_plus_one: bool = False  # files store norm weights minus one
     final_plus_one: bool | None = None  # the same for the final norm; None = as the others
-    post_eps: float | None = None  # eps of norms behind a mixer
+    post_eps: float | None = None  # eps of norms after a mixer
     embed_scale: float = 1.0
     embed_norm: bool = False
     residual_scale: float = 1.0

@@ -244,7 +244,6 @@ class Table:
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
         return self.weight.device
 
     def __call__(self, ids: Tensor) -> Tensor:
