@@ -184,7 +184,7 @@ def _installers() -> list[Finding]:
     here = [name for name in ("pipx", "uv") if shutil.which(name)]
     text = f"this environment belongs to {kind}" + (f"; also here: {', '.join(here)}" if here else "")
     if kind == "none":
-        fix = "Install uv or pip; `outrider plugins install` and a first download of the starter need one."
+        fix = "Install uv or pip; `outrider plugins install` needs one."
         return [Finding("note", "installer", "There is no pip in this environment and no uv on the path.", fix)]
     if kind == "pipx" and "pipx" not in here:
         return [Finding("note", "installer", "This environment is pipx's, but pipx is not on the path.", "Add it.")]
