@@ -90,7 +90,7 @@ def test_the_history_of_the_policy_arrives(home: Path, monkeypatch: pytest.Monke
         assert now.ridden == pytest.approx(record["ridden"]) and now.confident == record["confident"]
         assert now.calibrated.state == pytest.approx(record["calibrated"])
     rows = near(describe(Path("toy")))
-    history.tell(rows, Path("toy"))
+    history.add_measured(rows, Path("toy"))
     assert {row.name for row in rows if row.choice} == set(written["drafters"])
 
 

@@ -29,7 +29,7 @@ WITHIN = {torch.bfloat16: 0.06, torch.float16: 0.01, torch.float32: 2e-4}  # of 
 
 def triton_there(figures: Figures) -> None:
     """Which fused steps the engine has found here, and why if it has found none."""
-    there, how = ops.told(DEVICE.type)
+    there, how = ops.backend_status(DEVICE.type)
     figures["fused"] = how
     if GPU:
         from outrider.core.model.capture import probe

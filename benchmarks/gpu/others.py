@@ -105,10 +105,10 @@ def starter(figures: Figures) -> None:
         dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16} if GPU else {}
         for name, dtype in dtypes.items():
             for form in (WeightFormat(dtype, DEVICE, keep="none"), WeightFormat(dtype, DEVICE)):
-                talk = ChatCache(_loaded(path, form, DEVICE))
+                cache = ChatCache(_loaded(path, form, DEVICE))
                 for limit in (8, 128):
-                    talk.target.rewind(0)
-                    report = toys.answer(talk, PROMPTS[0], limit=limit)
+                    cache.target.rewind(0)
+                    report = toys.answer(cache, PROMPTS[0], limit=limit)
                 figures[f"tokens_per_s {name} {'expanded' if form.keep == 'none' else 'as stored'}"] = round(
                     report.tokens_per_second, 1
                 )

@@ -100,43 +100,43 @@ def of_model(name: str) -> Callable[[Figures], None]:
                 _captured(target, figures, length)
             _eager(shapes.target(made, CONTEXTS[0] + 512, None), figures)
             _prefill(target, figures)
-            assert target.lane is not None
-            assert target.lane.capture.trouble is None, target.lane.capture.trouble
+            assert target.graph_runner is not None
+            assert target.graph_runner.capture.trouble is None, target.graph_runner.capture.trouble
 
     return check
 
 
 def stand(target: TargetModel, length: int) -> GraphRunner:
-    """The lane at a length that nobody has filled: numbers do not matter."""
-    lane = target.lane
-    assert lane is not None
-    target.cache.stood(length, length)
-    lane.moved(None)
-    lane.stand(length, 5)
-    return lane
+    """The runner at a length that nobody has filled: numbers do not matter."""
+    runner = target.graph_runner
+    assert runner is not None
+    target.cache.advanced(length, length)
+    runner.advanced(None)
+    runner.seek(length, 5)
+    return runner
 
 
 def passing(target: TargetModel, width: int) -> CapturedPass:
     """A captured pass of so many rows, without choice and commit, where the target stands."""
-    lane = target.lane
-    assert lane is not None
-    end = lane.end(target.length, width)
+    runner = target.graph_runner
+    assert runner is not None
+    end = runner.end(target.length, width)
 
     def build() -> CapturedPass:
         made = CapturedPass(DraftInputs.on(width, DEVICE, line=True))
-        made.run = lambda: lane.body(made, end, ()) and None
+        made.run = lambda: runner.body(made, end, ()) and None
         return made
 
-    return lane.captured(("check", width, end), build)
+    return runner.captured(("check", width, end), build)
 
 
 def _captured(target: TargetModel, figures: Figures, length: int) -> None:
-    lane = stand(target, length)
-    before, used = lane.capture.count, held()
+    runner = stand(target, length)
+    before, used = runner.capture.count, held()
     found: dict[int, float] = {}
     with seconds(figures, f"capture_s at {length}"):
         made = {width: passing(target, width) for width in LADDER}
-    fresh = lane.capture.count - before
+    fresh = runner.capture.count - before
     if fresh:
         figures["mib_per_graph"] = round((held() - used) / 2**20 / fresh, 1)
     for width, one in made.items():
@@ -146,7 +146,7 @@ def _captured(target: TargetModel, figures: Figures, length: int) -> None:
 
 
 def _eager(target: TargetModel, figures: Figures) -> None:
-    target.cache.stood(CONTEXTS[0], CONTEXTS[0])
+    target.cache.advanced(CONTEXTS[0], CONTEXTS[0])
     widths = (1, 4, 16) if GPU else (1,)
     found = {width: round(alone(lambda w=width: target.forward([5] * w)), 3) for width in widths}
     figures["ms"]["step by step"] = found
@@ -154,10 +154,10 @@ def _eager(target: TargetModel, figures: Figures) -> None:
 
 def _decoding(target: TargetModel, figures: Figures) -> None:
     """Plain answers; one before, so that everything is captured and compiled."""
-    talk, ids = ChatCache(target), [5 + index % 50 for index in range(PROMPT)]
+    chat_cache, ids = ChatCache(target), [5 + index % 50 for index in range(PROMPT)]
     for tokens in (12, TOKENS):
         target.rewind(0)
-        report = toys.answer(talk, ids, limit=tokens)
+        report = toys.answer(chat_cache, ids, limit=tokens)
     wall = report.timing.decode_s / max(1, report.passes) * 1e3
     figures["tokens_per_s"] = round(report.tokens_per_second, 1)
     figures["round_ms"] = round(wall, 3)
@@ -172,15 +172,15 @@ def _decoding(target: TargetModel, figures: Figures) -> None:
 
 def round_alone(target: TargetModel) -> float | None:
     """Milliseconds of the captured round of one row that the last answer used, with nothing between two."""
-    lane = target.lane
-    assert lane is not None
-    made = [some for key, some in lane._passes.items() if key[0] == "round" and some.inputs.rows.shape[1] == 1]
+    runner = target.graph_runner
+    assert runner is not None
+    made = [some for key, some in runner._passes.items() if key[0] == "round" and some.inputs.rows.shape[1] == 1]
     if not made:
         return None
     stand(target, PROMPT)
     found = sustained(made[-1].run)
-    lane.moved(None)
-    target.cache.stood(0, 0)
+    runner.advanced(None)
+    target.cache.advanced(0, 0)
     target.rewind(0)
     return found
 

@@ -282,7 +282,7 @@ def target(made: Decoder, context: int, capture: Capture | None) -> TargetModel:
     """A conversation; without a `capture` passes are launched step by step, on a GPU too."""
     model = TargetModel(made, info(made), context, capture or Capture())
     if capture is None:
-        model.lane = None
+        model.graph_runner = None
     return model
 
 

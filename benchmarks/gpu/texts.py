@@ -122,8 +122,8 @@ def _same(got: list[int], want: list[int], reference: TargetModel, said: tuple[s
 
 def _captured(target: TargetModel, settings: Settings, figures: Figures) -> None:
     """Passes were recorded, and another answer records no more."""
-    assert target.lane is not None
-    found = target.lane.capture
+    assert target.graph_runner is not None
+    found = target.graph_runner.capture
     figures["graphs"] = found.count
     assert found.trouble is None, found.trouble
     assert found.count > 0, "nothing was captured"
@@ -158,14 +158,14 @@ def _rows(target: TargetModel, drafter: Drafter | None) -> tuple[list[int], dict
     """The text of an answer, and the logits [V] behind each token by its position."""
     rows: dict[int, torch.Tensor] = {}
     target.rewind(0)
-    talk = ChatCache(target)
+    cache = ChatCache(target)
 
     def watch(done: RoundResult, sampler: Sampler) -> None:
-        first = len(talk.tokens) - len(done.tokens)
+        first = len(cache.tokens) - len(done.tokens)
         rows.update({first + index: done.logits[row].clone() for index, row in enumerate(done.rows)})
 
     guarded = None if drafter is None else toys.guard(drafter)
-    found = toys.answer(talk, PROMPT, guarded, limit=TOKENS, watch=watch)
+    found = toys.answer(cache, PROMPT, guarded, limit=TOKENS, watch=watch)
     last = len(PROMPT) + len(found.token_ids)
     return found.token_ids, {at: row for at, row in rows.items() if at < last}  # what lies beyond, a draft decides
 

@@ -107,7 +107,7 @@ def together(engine: Engine, asked: list[Generate], at_once: int) -> tuple[list[
     reports = engine.generate_many(asked, hear, toys.Still(), at_once)
     made = figures(reports, time.perf_counter() - began, passes) | {"grown": peak.grown()}
     assert engine.model is not None
-    target = engine.model.talk.target
+    target = engine.model.cache.target
     sizes = [state_bytes(target.decoder, room(engine.order(engine.model, one, 0.0), target)) for one in asked]
     return reports, made | {"states": sum(sorted(sizes, reverse=True)[:at_once])}
 

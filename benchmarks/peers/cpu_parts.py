@@ -58,7 +58,7 @@ def ours(model: str, threads: int, tokens: int, form: str, draft: str = "", leng
     answer(plain, 8)
     report = answer(plain, tokens)
     telling = statistics.median(event.host_ms for event in events[2:] if isinstance(event, Step))
-    target = loaded.talk.target
+    target = loaded.cache.target
     found: dict[str, Any] = {
         "tokens_per_second": report.tokens_per_second,
         "tokens": len(report.token_ids),
@@ -92,7 +92,7 @@ def passes(engine: Any) -> dict[str, Any]:
     from outrider.core.sampling.sample import Sampler, Settings
 
     assert engine.model is not None
-    target = engine.model.talk.target
+    target = engine.model.cache.target
     engine.forget()
     target.forward(list(range(5, 5 + LENGTH)), last=True)
     target.commit(LENGTH)

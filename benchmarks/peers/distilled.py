@@ -30,7 +30,7 @@ from outrider.core.model.load import choose_device, choose_dtype, load_decoder
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.train.answers import Answers, Kept
 from outrider.core.train.loop import Loop, Schedule
-from outrider.core.train.offline_acceptance import Acceptance, ride
+from outrider.core.train.offline_acceptance import Acceptance, measure_acceptance
 from outrider.core.train.sampled import sample
 from outrider.core.train.states import States
 from outrider.core.train.teacher import Teacher
@@ -71,7 +71,7 @@ class Comparison:
         """Read back by the plugin."""
         trainee.save(folder, whole=False)
         rider = registry.load("draft_model", self.teacher.target, {"weights": str(folder)}, _raise)
-        return ride(rider, self.teacher, self.held, DRAFT)
+        return measure_acceptance(rider, self.teacher, self.held, DRAFT)
 
     def trained(self, alpha: float, seed: int, folder: Path) -> tuple[Acceptance, int, float]:
         """Acceptance, steps, CPU seconds of training."""

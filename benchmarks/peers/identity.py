@@ -129,7 +129,7 @@ class Trial:
         """Between the two best scores behind a part of an answer."""
         model = self.engine.model
         assert model is not None
-        order, target = self.engine.order(model, request, time.perf_counter()), model.talk.target
+        order, target = self.engine.order(model, request, time.perf_counter()), model.cache.target
         self.engine.forget()
         logits = target.forward([*order.ids, *prefix], last=True).logits[0]
         sampler = Sampler(order.settings, Noise(order.seed), order.ids)

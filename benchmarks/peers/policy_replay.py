@@ -68,7 +68,7 @@ def record(model: str, into: Path, tokens: int) -> None:
             history.append(Message("assistant", report.text))
             answer = [token for step in steps if isinstance(step, Passed) for token in step.tokens]
             name = f"{row['category']}/{row['id']}/{number}"
-            traces.append(_trace(name, engine.prompt_ids(loaded, request), answer, loaded.talk.target))
+            traces.append(_trace(name, engine.prompt_ids(loaded, request), answer, loaded.cache.target))
             print(name, len(answer), report.finish, flush=True)
             riding.dump(traces, into)
 

@@ -78,13 +78,13 @@ def test_output_that_is_no_number_is_not_proposed(
     A draft model reads everything anew, once; then it is switched off, since that would cost a prefill in every round.
     """
     plain = toys.answer(ChatCache(target(name, model)), PROMPT, limit=6)
-    talk, notes = ChatCache(target(name, model)), list[str]()
-    loaded = registry.load(GOODS[name].method, talk.target, {"weights": str(made[name])}, notes.append)
+    cache, notes = ChatCache(target(name, model)), list[str]()
+    loaded = registry.load(GOODS[name].method, cache.target, {"weights": str(made[name])}, notes.append)
     found = list(matrices(loaded._drafter, held(model.decoder), set()))
     with torch.inference_mode():
         for weight in found[-most:] if most else found:
             weight[:] = weight * 0 + value  # a copy of its own, if the file is mapped
-    got = toys.answer(talk, PROMPT, loaded, limit=6)
+    got = toys.answer(cache, PROMPT, loaded, limit=6)
     assert got.token_ids == plain.token_ids
     assert most or (got.proposed, got.drafters) == (0, {"none": got.passes})
     told = (
@@ -218,7 +218,7 @@ def test_bad_weights_beside_the_model_do_not_stop_a_chat(name: str, made: dict[s
         assert report.token_ids == plain.token_ids
         assert GOODS[name].method not in report.drafters
     assert len(chat.notices) == 1 and re.search("whole numbers.* Going on without it", chat.notices[0])
-    drafters = chat.engine.model.talk.drafters if chat.engine.model is not None else ()
+    drafters = chat.engine.model.cache.drafters if chat.engine.model is not None else ()
     assert {drafter.name for drafter in drafters} == {"prompt_lookup", "suffix"}
 
 

@@ -131,9 +131,9 @@ def numbers(inner: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[tupl
 
 @every
 def test_as_it_should_be_it_loads_and_drafts(name: str, made: dict[str, Path], model: TargetModel) -> None:
-    talk = ChatCache(target(name, model))
-    loaded = registry.load(GOODS[name].method, talk.target, {"weights": str(made[name])}, pytest.fail)
-    assert toys.answer(talk, PROMPT, loaded, limit=8).proposed
+    cache = ChatCache(target(name, model))
+    loaded = registry.load(GOODS[name].method, cache.target, {"weights": str(made[name])}, pytest.fail)
+    assert toys.answer(cache, PROMPT, loaded, limit=8).proposed
 
 
 # ---------------------------------------------------------------------------------------------------- tensors

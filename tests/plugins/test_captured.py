@@ -83,12 +83,12 @@ class Heard:
 
 def answers(target: TargetModel, drafter: Heard, prompts: Sequence[Sequence[int]], turns: int) -> Iterator[list[int]]:
     """One conversation: prompts under each rule and temperature, of the first one also turns behind what was said."""
-    talk, guarded = ChatCache(target), toys.guard(drafter)
+    cache, guarded = ChatCache(target), toys.guard(drafter)
     for number, prompt in enumerate(prompts):
         settings, rule = ((toys.GREEDY, "match"), (FILTERED, "match"), (FILTERED, "rejection"))[number % 3]
         ids = list(prompt)
         for turn in range(1 if number else turns):
-            told = toys.answer(talk, ids, guarded, settings=settings, rule=rule, limit=10, tokens=(4, 6, 1)[turn % 3])
+            told = toys.answer(cache, ids, guarded, settings=settings, rule=rule, limit=10, tokens=(4, 6, 1)[turn % 3])
             assert not guarded.failed
             yield told.token_ids
             ids = [*ids, *told.token_ids[: 8 - turn], 4, turn]
@@ -143,7 +143,7 @@ def same(
 
 
 def graphed(target: TargetModel, capture: Capture) -> TargetModel:
-    """The same target with a lane."""
+    """The same target with a graph runner."""
     return TargetModel(target.decoder, target.info, target.context, capture)
 
 
@@ -365,7 +365,9 @@ def test_layerskip(exits: tuple[int, ...]) -> None:
     for target, drafter in zip((plain, quick), heard, strict=True):
         list(answers(target, drafter, (PROMPT, [5, 9, 13, 2, 40], [7]), 2))
     same_rounds(heard[0], heard[1], 8)
-    assert quick.lane is not None and set(exits) >= {layers for _, layers, _ in quick.lane._early} != set()
+    assert (
+        quick.graph_runner is not None and set(exits) >= {layers for _, layers, _ in quick.graph_runner._early} != set()
+    )
 
 
 METHODS = {"eagle": Eagle(), "mtp": Mtp(), "dflash": DFlash(), "dspark": DFlash()}
@@ -374,7 +376,7 @@ GOLDENS = [path.name for path in sorted(pairs.FOLDER.glob("*")) if path.name.sta
 
 @pytest.mark.parametrize("name", but_one(GOLDENS, "eagle3"))
 def test_golden_rounds(name: str) -> None:
-    """The reference's drafts, with a lane for the target too."""
+    """The reference's drafts, with a graph runner for the target too."""
     told = pairs.Pair(name)
     method = next(method for start, method in METHODS.items() if name.startswith(start))
     opened = open_checkpoint(told.folder)

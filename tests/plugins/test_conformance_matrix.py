@@ -16,9 +16,9 @@ from torch import Tensor
 
 from outrider.core.base.errors import OutriderError
 from outrider.core.conformance import NAMES, check, failures
-from outrider.core.conformance.rig import Ask, Ride, Rig, Run
+from outrider.core.conformance.rig import Ask, Rig, Run, WatchedDrafter
 from outrider.core.drafting import Context, Draft, Drafter, registry
-from outrider.core.drafting.registry import GuardedDrafter
+from outrider.core.drafting.active import GuardedDrafter
 from outrider.core.formats.checkpoint import describe
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 
@@ -166,10 +166,10 @@ def nbytes(some: list[Tensor]) -> int:
 
 def ride(rig: Rig, drafter: Drafter, prompt: list[int]) -> GuardedDrafter:
     """A few tokens with the drafter, which is closed then; what the engine is left with."""
-    made = Ride(drafter, "drafter", trusted=True)
+    made = WatchedDrafter(drafter, "drafter", trusted=True)
     rig.run(replace(Ask(tuple(prompt)), limit=8), made)
     made.close()
-    return made.rider
+    return made.drafter
 
 
 @pytest.mark.parametrize("method", list(kinds.METHODS))

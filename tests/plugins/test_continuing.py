@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.drafting import registry
 from outrider.core.train.answers import Kept
-from outrider.core.train.offline_acceptance import ride
+from outrider.core.train.offline_acceptance import measure_acceptance
 from outrider.core.train.recipe import Continuing, Trainee
 from outrider.core.train.run_settings import recipe_of
 from outrider.core.train.teacher import Teacher
@@ -144,6 +144,6 @@ def test_published_drafters_draft_the_same_when_they_are_written_again(
     made = []
     for folder in (pair.folder, tmp_path / "again"):
         rider = registry.load(method, teacher.target, {"weights": str(folder)}, pytest.fail)
-        made.append(ride(rider, teacher, texts, 5))
+        made.append(measure_acceptance(rider, teacher, texts, 5))
     assert made[0] == made[1]
     assert made[0].tokens > made[0].rounds

@@ -182,9 +182,9 @@ def test_by_itself_it_makes_a_tree_where_that_is_as_quick(home: Path, kind: str)
             assert int(made.tokens[0]) == int(sampler.chain(draft._in_target_ids(row), len(PROMPT), [])[0])
 
 
-def block_error(folder: Path, draft: DFlashDrafter, talk: ChatCache) -> float:
+def block_error(folder: Path, draft: DFlashDrafter, chat_cache: ChatCache) -> float:
     """Largest difference of the next block's states to plain steps over the states of a new pass."""
-    tokens, target = talk.tokens, talk.target
+    tokens, target = chat_cache.tokens, chat_cache.target
     state, drafts = draft._state, draft.shape.depth
     assert state.ready(len(tokens))
     hidden = draft.slots(tokens[-1], drafts).hidden
@@ -212,29 +212,29 @@ def test_the_first_slots_are_those_of_the_whole_block(home: Path, kind: str) -> 
 @pytest.mark.parametrize("kind", files.KINDS)
 def test_the_block_is_right_after_rejections_and_edits(home: Path, kind: str) -> None:
     folder = home / f"{kind}{VOCAB}"
-    talk = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
-    draft = rider(folder, talk.target)
+    chat_cache = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
+    draft = rider(folder, chat_cache.target)
     guarded = toys.guard(draft)
-    told = toys.answer(talk, PROMPT, guarded, settings=toys.SAMPLED)
-    assert block_error(folder, draft, talk) < 1e-4
+    told = toys.answer(chat_cache, PROMPT, guarded, settings=toys.SAMPLED)
+    assert block_error(folder, draft, chat_cache) < 1e-4
     for ids in ([*PROMPT, *told.token_ids[:9], 4, 4], [*PROMPT[:5], 1, 1], PROMPT[:1]):
-        toys.answer(talk, ids, guarded, limit=7)
+        toys.answer(chat_cache, ids, guarded, limit=7)
         assert draft._state.origin == 0
-        assert block_error(folder, draft, talk) < 1e-4
+        assert block_error(folder, draft, chat_cache) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["dflash", "speculators"])
 def test_after_a_hot_switch_it_knows_what_it_missed(home: Path, kind: str) -> None:
-    talk = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
+    chat_cache = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
     want = toys.answer(ChatCache(toys.target(vocab=VOCAB, sharp=0.4)), PROMPT, settings=toys.SAMPLED)
-    draft = rider(home / f"{kind}{VOCAB}", talk.target)
+    draft = rider(home / f"{kind}{VOCAB}", chat_cache.target)
     control = toys.Still(switches={4: DrafterChoice(name="rides", tokens=4)})
     table = {"none": None, "rides": toys.guard(draft)}
-    got = toys.answer(talk, PROMPT, table, settings=toys.SAMPLED, control=control)
+    got = toys.answer(chat_cache, PROMPT, table, settings=toys.SAMPLED, control=control)
     assert got.token_ids == want.token_ids
     assert got.proposed > 0
     assert draft._state.origin == 0
-    assert block_error(home / f"{kind}{VOCAB}", draft, talk) < 1e-4
+    assert block_error(home / f"{kind}{VOCAB}", draft, chat_cache) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["dflash", "speculators"])
@@ -243,22 +243,22 @@ def test_where_they_are_not_told_the_context_begins_where_states_are_known(
 ) -> None:
     monkeypatch.setattr("outrider.core.session.answer.give_states", lambda *some: None)
     folder = home / f"{kind}{VOCAB}"
-    talk = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
+    chat_cache = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
     want = toys.answer(ChatCache(toys.target(vocab=VOCAB, sharp=0.4)), PROMPT, settings=toys.SAMPLED)
-    draft = rider(folder, talk.target)
+    draft = rider(folder, chat_cache.target)
     guarded = toys.guard(draft)
     control = toys.Still(switches={4: DrafterChoice(name="rides", tokens=4)})
-    got = toys.answer(talk, PROMPT, {"none": None, "rides": guarded}, settings=toys.SAMPLED, control=control)
+    got = toys.answer(chat_cache, PROMPT, {"none": None, "rides": guarded}, settings=toys.SAMPLED, control=control)
     assert got.token_ids == want.token_ids
     assert got.proposed > 0
     assert draft._state.origin > len(PROMPT)
-    assert block_error(folder, draft, talk) < 1e-4
+    assert block_error(folder, draft, chat_cache) < 1e-4
     draft.rewind(draft._state.origin - 2)
     assert draft._state.count == 0
-    talk.reuse([])
-    toys.answer(talk, PROMPT, toys.guard(draft), limit=9)  # the whole prompt, with its states
+    chat_cache.reuse([])
+    toys.answer(chat_cache, PROMPT, toys.guard(draft), limit=9)  # the whole prompt, with its states
     assert draft._state.origin == 0
-    assert block_error(folder, draft, talk) < 1e-4
+    assert block_error(folder, draft, chat_cache) < 1e-4
 
 
 def test_without_states_it_says_nothing(home: Path) -> None:
@@ -302,9 +302,9 @@ def test_embeddings_and_a_head_of_its_own_are_scaled_as_told(tmp_path: Path) -> 
 
 
 def test_a_fork_follows_its_own_conversation(home: Path) -> None:
-    talk = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
-    draft = rider(home / f"dflash{VOCAB}", talk.target)
-    toys.answer(talk, PROMPT, toys.guard(draft), limit=9)
+    chat_cache = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
+    draft = rider(home / f"dflash{VOCAB}", chat_cache.target)
+    toys.answer(chat_cache, PROMPT, toys.guard(draft), limit=9)
     before = draft.slots(1, 4).logits
     copy = draft.fork()
     torch.testing.assert_close(copy.slots(1, 4).logits, before)
@@ -324,11 +324,11 @@ def spoil(weight: Tensor | None) -> None:
 
 def test_output_that_is_not_a_number_is_no_draft(home: Path) -> None:
     for kind, tree in itertools.product(files.KINDS, (False, True)):
-        talk = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
-        draft = rider(home / f"{kind}{VOCAB}", talk.target, tree=tree)
+        chat_cache = ChatCache(toys.target(vocab=VOCAB, sharp=0.4))
+        draft = rider(home / f"{kind}{VOCAB}", chat_cache.target, tree=tree)
         spoil(draft._parts.network.norm.weight)  # type: ignore[attr-defined]
         notes: list[str] = []
-        report = toys.answer(talk, PROMPT, toys.guard(draft, notes=notes), limit=4)
+        report = toys.answer(chat_cache, PROMPT, toys.guard(draft, notes=notes), limit=4)
         assert (report.proposed, notes) == (0, [])
     follower = rider(home / f"dspark{VOCAB}", toys.target(vocab=VOCAB))
     follower.advance(Committed(0, torch.tensor(PROMPT), torch.tensor([]), torch.randn(len(PROMPT) - 1, 2, 32)))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from outrider.core.drafting import registry
 from outrider.core.train.answers import Kept
 from outrider.core.train.loop import Loop, Schedule
-from outrider.core.train.offline_acceptance import ride
+from outrider.core.train.offline_acceptance import measure_acceptance
 from outrider.core.train.states import States
 from outrider.core.train.teacher import Teacher
 from outrider.drafters.dflash.training import DFlashRecipe, DFlashTrainee, Layer, Settings
@@ -139,5 +139,5 @@ def test_a_toy_is_learnt_and_read_back_by_the_plugin(tmp_path: Path, kind: str) 
         folder = tmp_path / f"draft-{whole}"
         trainee.save(folder, whole=whole)
         rider = registry.load("dflash", teacher.target, {"weights": str(folder)}, pytest.fail)
-        made = ride(rider, teacher, texts[100:], 3)
+        made = measure_acceptance(rider, teacher, texts[100:], 3)
         assert made.per_pass > 1.3, made

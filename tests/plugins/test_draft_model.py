@@ -67,11 +67,11 @@ def test_the_law_of_two_tokens(rule: str) -> None:
             ChatCache(model), [1, 2], toys.guard(draft), settings=settings, seed=seed, rule=rule, limit=3, tokens=2
         )
         counts[tuple(report.token_ids[:2])] += 1
-    talk = toys.target(vocab=vocab, sharp=0.4)
-    first = talk.forward([1, 2], last=True).logits[0].double().softmax(-1)
+    cache = toys.target(vocab=vocab, sharp=0.4)
+    first = cache.forward([1, 2], last=True).logits[0].double().softmax(-1)
     chi = 0.0
     for a in range(vocab):
-        second = talk.forward([1, 2, a], last=True).logits[0].double().softmax(-1)
+        second = cache.forward([1, 2, a], last=True).logits[0].double().softmax(-1)
         for b in range(vocab):
             expected = n * float(first[a] * second[b])
             chi += (counts[a, b] - expected) ** 2 / expected
@@ -81,16 +81,16 @@ def test_the_law_of_two_tokens(rule: str) -> None:
 
 def test_edits_and_new_turns_reuse_its_cache() -> None:
     draft = rider(1)
-    guarded, talk = toys.guard(draft), ChatCache(toys.target())
-    first = toys.answer(talk, PROMPT, guarded)
+    guarded, cache = toys.guard(draft), ChatCache(toys.target())
+    first = toys.answer(cache, PROMPT, guarded)
     longer = [*PROMPT, *first.token_ids, 4, 4]
     passes: list[int] = []
     run = draft._state.step
     draft._state.step = lambda ids: passes.append(len(ids)) or run(ids)  # type: ignore[method-assign,func-returns-value]
-    toys.answer(talk, longer, guarded)
+    toys.answer(cache, longer, guarded)
     assert max(passes) < 12  # not the whole conversation again
     edited = [*PROMPT[:4], 1, 2, 3]
-    got = toys.answer(talk, edited, guarded)
+    got = toys.answer(cache, edited, guarded)
     assert got.token_ids == toys.answer(ChatCache(toys.target()), edited).token_ids
     assert draft._state._seen[: len(edited)] == edited
 
@@ -103,7 +103,7 @@ def test_a_model_whose_states_cannot_be_cut_goes_on_from_the_last_true_token(fam
     passes: list[int] = []
     run = draft._state.step
     draft._state.step = lambda ids: passes.append(len(ids)) or run(ids)  # type: ignore[method-assign,func-returns-value]
-    told = toys.answer(target.talk(), target.prompt, toys.guard(draft), limit=len(target.text))
+    told = toys.answer(target.new_cache(), target.prompt, toys.guard(draft), limit=len(target.text))
     assert told.token_ids == target.text
     assert told.accepted < told.proposed
     assert passes[0] == len(target.prompt) + 1

@@ -21,7 +21,7 @@ from outrider.core.formats.checkpoint import open_checkpoint
 from outrider.core.train import decoder as decoders
 from outrider.core.train.answers import Kept
 from outrider.core.train.loop import Loop, Schedule
-from outrider.core.train.offline_acceptance import ride
+from outrider.core.train.offline_acceptance import measure_acceptance
 from outrider.core.train.recipe import Batch, Changing, Continuing, Labeller, Text
 from outrider.core.train.states import States, nbytes
 from outrider.core.train.teacher import Teacher
@@ -320,7 +320,7 @@ def test_a_toy_is_learnt_and_read_back_by_the_plugin(teacher: Teacher, tmp_path:
     def accepted() -> float:
         trainee.save(tmp_path / "draft", whole=False)
         rider = registry.load("draft_model", teacher.target, {"weights": str(tmp_path / "draft")}, pytest.fail)
-        return ride(rider, teacher, texts[100:], 3).per_pass
+        return measure_acceptance(rider, teacher, texts[100:], 3).per_pass
 
     before = accepted()
     Loop(trainee, states, schedule, tmp_path).run(quiet, lambda: False)

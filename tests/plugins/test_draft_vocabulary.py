@@ -193,11 +193,11 @@ def test_the_law_of_two_tokens_under_rejection() -> None:
             ChatCache(model), [0, 2], guarded, settings=settings, seed=seed, rule="rejection", limit=3, tokens=2
         )
         counts[tuple(report.token_ids[:2])] += 1
-    talk = toys.target(vocab=vocab, sharp=0.4)
-    first = talk.forward([0, 2], last=True).logits[0].double().softmax(-1)
+    cache = toys.target(vocab=vocab, sharp=0.4)
+    first = cache.forward([0, 2], last=True).logits[0].double().softmax(-1)
     chi = 0.0
     for a in range(vocab):
-        second = talk.forward([0, 2, a], last=True).logits[0].double().softmax(-1)
+        second = cache.forward([0, 2, a], last=True).logits[0].double().softmax(-1)
         for b in range(vocab):
             expected = n * float(first[a] * second[b])
             chi += (counts[a, b] - expected) ** 2 / expected
@@ -206,16 +206,16 @@ def test_the_law_of_two_tokens_under_rejection() -> None:
 
 
 def test_edits_are_read_anew_from_where_they_differ() -> None:
-    drafter, talk = half(), ChatCache(toys.target())
+    drafter, cache = half(), ChatCache(toys.target())
     guarded = toys.guard(drafter)
-    first = toys.answer(talk, PROMPT, guarded)
+    first = toys.answer(cache, PROMPT, guarded)
     passes: list[int] = []
     run = drafter._state.step
     drafter._state.step = lambda ids: passes.append(len(ids)) or run(ids)  # type: ignore[method-assign,func-returns-value]
-    toys.answer(talk, [*PROMPT, *first.token_ids, 4, 4], guarded)
+    toys.answer(cache, [*PROMPT, *first.token_ids, 4, 4], guarded)
     assert max(passes) < 24  # not the whole conversation again
     edited = [*PROMPT[:4], 1, 2, 3]
-    got = toys.answer(talk, edited, guarded)
+    got = toys.answer(cache, edited, guarded)
     assert got.token_ids == toys.answer(ChatCache(toys.target()), edited).token_ids
 
 

@@ -112,14 +112,14 @@ class Clocked(Policy):
         for rows in (1, 2, 4, 8, 17, 33):
             self.calibrate(rows, 0.01 + 1e-6 * rows)
 
-    def learn(self, made: Outcome | Drafted | Judged | SharedRound) -> None:
+    def learn(self, event: Outcome | Drafted | Judged | SharedRound) -> None:
         """As `Policy`."""
-        if isinstance(made, Outcome):
-            seconds = self.costs.of(1 + made.proposed)
-            made = replace(made, drafting=1e-6 * made.proposed, rest=seconds, host=seconds / 10)
-        elif isinstance(made, Drafted):
-            made = replace(made, seconds=1e-6 * made.tokens, catching_up=0.0)
-        super().learn(made)
+        if isinstance(event, Outcome):
+            seconds = self.costs.of(1 + event.proposed)
+            event = replace(event, drafting=1e-6 * event.proposed, rest=seconds, host=seconds / 10)
+        elif isinstance(event, Drafted):
+            event = replace(event, seconds=1e-6 * event.tokens, catching_up=0.0)
+        super().learn(event)
 
 
 def golden_pair(name: str) -> tuple[pairs.Pair, TargetModel, Drafter]:
@@ -149,12 +149,12 @@ def test_auto_launches_drafted_rounds_ahead(rides: Rides, name: str, settings: S
         ({name: drafter, "silent": Silent()}, told.prompts[:3]),
     ):
         riders, policy = [toys.guard(part, name=title) for title, part in parts.items()], Clocked()
-        auto, talk = {"auto": Composite(riders, policy)}, ChatCache(there)
+        auto, cache = {"auto": Composite(riders, policy)}, ChatCache(there)
         seen = list[RoundResult]()
         for turn, prompt in enumerate(prompts):
             how: dict[str, Any] = {"settings": settings, "limit": 48}
             plain = toys.answer(ChatCache(told.target()), prompt, **how).token_ids
-            done = rides.answer(talk, prompt, auto, policy=policy, tokens=None, **how)
+            done = rides.answer(cache, prompt, auto, policy=policy, tokens=None, **how)
             assert done.text == plain
             seen += done.rounds[1:] if turn else []
         assert not any(rider.failed for rider in riders)

@@ -191,15 +191,15 @@ def test_sampled_text_does_not_depend_on_it(name: str, options: dict[str, Any]) 
 
 def test_an_eos_inside_a_draft_ends_the_answer_and_the_next_turn_is_drafted_as_ever() -> None:
     told = pair("eagle3")
-    talk, guarded = ChatCache(told.target()), toys.guard(load(told))
+    chat_cache, guarded = ChatCache(told.target()), toys.guard(load(told))
     text = told.texts[0]
     recorded = next(r for r in told.notes["prompts"][0]["rounds"] if r["accepted"] == 5)
     inside = recorded["committed"] - len(told.prompts[0]) + 3  # the third accepted token of that round
     eos = text[inside]
     first = text.index(eos)
-    ended = toys.answer(talk, told.prompts[0], guarded, tokens=5, eos=[eos])
+    ended = toys.answer(chat_cache, told.prompts[0], guarded, tokens=5, eos=[eos])
     assert ended.token_ids == text[:first]
-    again = toys.answer(talk, told.prompts[0], guarded, tokens=5, limit=len(text))
+    again = toys.answer(chat_cache, told.prompts[0], guarded, tokens=5, limit=len(text))
     fresh, _ = pairs.ride(told, load(told), 0, 5)
     assert again.token_ids == text
     assert again.accepted > fresh.accepted * 0.8  # one token of the prompt has no state
@@ -389,9 +389,11 @@ def test_the_law_of_two_tokens_under_rejection(tmp_path: Path) -> None:
     draft = toys.guard(eagles.load(eagles.folder(tmp_path, "eagle3", vocab=5, words=3), model))
     counts: Counter[tuple[int, ...]] = Counter()
     accepted = proposed = 0
-    talk = ChatCache(model)
+    chat_cache = ChatCache(model)
     for seed in range(n):
-        report = toys.answer(talk, [1, 2], draft, settings=toys.SAMPLED, seed=seed, rule="rejection", limit=3, tokens=2)
+        report = toys.answer(
+            chat_cache, [1, 2], draft, settings=toys.SAMPLED, seed=seed, rule="rejection", limit=3, tokens=2
+        )
         counts[tuple(report.token_ids[:2])] += 1
         accepted, proposed = accepted + report.accepted, proposed + report.proposed
     assert 0.1 < accepted / proposed < 0.9

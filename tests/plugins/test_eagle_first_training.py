@@ -14,7 +14,7 @@ from torch import Tensor
 from outrider.core.drafting import registry
 from outrider.core.train.answers import Kept
 from outrider.core.train.loop import Loop, Schedule
-from outrider.core.train.offline_acceptance import ride
+from outrider.core.train.offline_acceptance import measure_acceptance
 from outrider.core.train.states import States
 from outrider.core.train.teacher import Teacher
 from outrider.drafters.eagle.first import FirstTrainee
@@ -90,5 +90,5 @@ def test_a_toy_is_learnt_and_read_back_by_the_plugin(tmp_path: Path) -> None:
         folder = tmp_path / f"draft-{whole}"
         trainee.save(folder, whole=whole)
         rider = registry.load("eagle", teacher.target, {"weights": str(folder), "tree": "chain"}, pytest.fail)
-        made = ride(rider, teacher, texts[100:], 4)
+        made = measure_acceptance(rider, teacher, texts[100:], 4)
         assert made.per_pass > 1.4, made  # 1.64 when this was written, 1.0 before training

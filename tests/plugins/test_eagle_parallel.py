@@ -238,17 +238,17 @@ def test_a_hot_switch_starts_where_states_are_known(tmp_path: Path) -> None:
 
 def test_an_eos_inside_a_draft_ends_the_answer(tmp_path: Path) -> None:
     """The first token of a draft of five is accepted and ends the text; the next turn is drafted as ever."""
-    path, talk = folder(tmp_path, vocab=6, words=5), ChatCache(toys.target(**FEW))
+    path, cache = folder(tmp_path, vocab=6, words=5), ChatCache(toys.target(**FEW))
     seen = Seen(load(path, toys.target(**FEW)))
     guarded = toys.guard(seen)
-    text = toys.answer(talk, START, guarded, limit=60, tokens=5).token_ids
+    text = toys.answer(cache, START, guarded, limit=60, tokens=5).token_ids
     drafts = {len(tokens) - len(START): draft.tokens.tolist() for tokens, draft, _ in seen.made}
     end = next(at for at, draft in drafts.items() if len(draft) == 5 and draft[0] == text[at])
     assert text.index(text[end]) == end
-    ended = toys.answer(talk, START, guarded, limit=60, tokens=5, eos=[text[end]])
+    ended = toys.answer(cache, START, guarded, limit=60, tokens=5, eos=[text[end]])
     assert (ended.token_ids, ended.finish) == (text[:end], "stop")
     seen.made.clear()
-    assert toys.answer(talk, START, guarded, limit=60, tokens=5).token_ids == text
+    assert toys.answer(cache, START, guarded, limit=60, tokens=5).token_ids == text
     assert len(seen.made) > len(drafts) - 3  # one token of the prompt has no state
 
 
@@ -291,9 +291,11 @@ def test_the_law_of_two_tokens_under_rejection(tmp_path: Path) -> None:
     draft = toys.guard(load(folder(tmp_path, vocab=5, words=3, more=unsure(3)), model))
     counts: Counter[tuple[int, ...]] = Counter()
     accepted = proposed = 0
-    talk = ChatCache(model)
+    cache = ChatCache(model)
     for seed in range(n):
-        report = toys.answer(talk, [1, 2], draft, settings=toys.SAMPLED, seed=seed, rule="rejection", limit=4, tokens=2)
+        report = toys.answer(
+            cache, [1, 2], draft, settings=toys.SAMPLED, seed=seed, rule="rejection", limit=4, tokens=2
+        )
         counts[tuple(report.token_ids[1:3])] += 1
         accepted, proposed = accepted + report.accepted, proposed + report.proposed
     assert 0.1 < accepted / proposed < 0.9

@@ -135,7 +135,7 @@ def test_first_guesses_share_the_targets_noise(tmp_path: Path) -> None:
     draft = drafter.propose(ask)
     state = drafter._state.feed()
     assert draft is not None
-    voice: Any = drafter._speaker
+    voice: Any = drafter._heads
     for path, children in paths_of(draft, 4):
         if children:
             logits = voice.logits(state, [path])

@@ -235,7 +235,7 @@ def test_logits(rider: MedusaDrafter) -> None:
     model, ids = target(), [*PROMPT, 7, 3]
     states = told(model, ids)
     rider.advance(Committed(0, torch.tensor(ids), NONE, states[:-1]))
-    formulas, voice = Formulas(tensors(), model), rider._speaker
+    formulas, voice = Formulas(tensors(), model), rider._heads
     seen: Any = rider._state.feed()
     s = formulas.before_heads(dict(enumerate(states[:, 0])), len(ids) - 2)
     torch.testing.assert_close(seen[0].double(), s, atol=2e-5, rtol=1e-5)
@@ -333,14 +333,14 @@ def test_the_text_is_the_targets(rider: MedusaDrafter, settings: Settings, rule:
 
 
 def test_switching_to_it_in_the_middle_and_a_second_turn(rider: MedusaDrafter) -> None:
-    talk, table = ChatCache(target()), {"none": None, "hydra": toys.guard(rider, name="hydra")}
+    cache, table = ChatCache(target()), {"none": None, "hydra": toys.guard(rider, name="hydra")}
     control = toys.Still({9: DrafterChoice(name="hydra", tokens=40)})
     want = toys.answer(ChatCache(target()), PROMPT, limit=50).token_ids
-    got = toys.answer(talk, PROMPT, table, control=control, limit=50)
+    got = toys.answer(cache, PROMPT, table, control=control, limit=50)
     assert got.token_ids == want
     assert 0 < got.accepted < got.proposed
     more = [*PROMPT, *want[:12], 3, 4]  # the end of the answer is taken back
-    got = toys.answer(talk, more, {"hydra": table["hydra"]}, limit=30, tokens=40)
+    got = toys.answer(cache, more, {"hydra": table["hydra"]}, limit=30, tokens=40)
     assert got.token_ids == toys.answer(ChatCache(target()), more, limit=30).token_ids
     assert got.accepted > 0
 

@@ -12,7 +12,8 @@ import torch
 import toys
 from goods import CONTEXT, GOODS
 
-from outrider.core.drafting.registry import GuardedDrafter, load
+from outrider.core.drafting.active import GuardedDrafter
+from outrider.core.drafting.registry import load
 from outrider.core.formats.quantized import GROUP, Grouped
 from outrider.core.model.kernels.forms import WeightFormat, kept, rounded
 from outrider.core.model.kernels.linear import Linear

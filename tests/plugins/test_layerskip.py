@@ -137,7 +137,7 @@ class TestReference:
         assert report.accepted > 10
 
 
-def ride(
+def measure_acceptance(
     settings: Settings = toys.GREEDY, *, layers: int = 4, exits: tuple[int, ...] = (1, 2), context: int = 256, **more
 ):
     target = toys.target(layers=layers, context=context)
@@ -151,7 +151,7 @@ def ride(
 )
 def test_the_text_is_the_targets(settings: Settings) -> None:
     want = toys.answer(ChatCache(toys.target(layers=4)), PROMPT, settings=settings)
-    got = ride(settings)
+    got = measure_acceptance(settings)
     assert got.token_ids == want.token_ids
     assert got.proposed > 0
 
@@ -217,9 +217,9 @@ def test_among_others_the_draft_that_is_verified_counts(
 def test_rings_and_latents_take_drafts(family: str, tight: bool) -> None:
     """Keys and values of rejected drafts must not stay in a ring, nor push out what is still seen."""
     model = golden.Golden(family, tight=tight)
-    talk = model.talk()
+    cache = model.new_cache()
     report = toys.answer(
-        talk, model.prompt, toys.guard(LayerSkipDrafter(talk.target, [1])), limit=len(model.text), tokens=5
+        cache, model.prompt, toys.guard(LayerSkipDrafter(cache.target, [1])), limit=len(model.text), tokens=5
     )
     assert report.token_ids == model.text
     assert report.proposed > 0
@@ -284,7 +284,7 @@ def test_at_the_brim_and_at_the_end() -> None:
         want = toys.answer(ChatCache(toys.target(context=small, layers=4)), PROMPT, **limits)
         for exits in ((1, 2), (3,)):
             begun = list[bool]()
-            got = ride(
+            got = measure_acceptance(
                 context=small, exits=exits, watch=lambda done, _, begun=begun: begun.append(done.from_exit), **limits
             )
             assert (got.token_ids, got.finish) == (want.token_ids, want.finish)

@@ -91,9 +91,9 @@ def test_an_exit_is_one_of_the_layers(teacher: Teacher) -> None:
 def accepted(model: Teacher, texts: Sequence[Kept]) -> float:
     """Tokens a pass of plain answers to the prompts of `texts`."""
     rider = registry.load("layerskip", model.target, {}, pytest.fail)
-    talk, tokens, passes = ChatCache(model.target), 0, 0
+    cache, tokens, passes = ChatCache(model.target), 0, 0
     for text in texts:
-        report = toys.answer(talk, text.ids[: text.first], rider, limit=20)
+        report = toys.answer(cache, text.ids[: text.first], rider, limit=20)
         tokens, passes = tokens + len(report.token_ids), passes + report.passes
     return tokens / passes
 

@@ -120,8 +120,8 @@ def test_what_was_chosen_off_the_path_is_accepted_later() -> None:
             super().advance(Committed(step.start, step.tokens, step.path))
 
     def accepted(rider: LookaheadDrafter) -> int:
-        talk = ChatCache(toys.target())
-        return toys.answer(talk, PROMPT, toys.guard(rider), settings=toys.SAMPLED, limit=150, tokens=16).accepted
+        cache = ChatCache(toys.target())
+        return toys.answer(cache, PROMPT, toys.guard(rider), settings=toys.SAMPLED, limit=150, tokens=16).accepted
 
     assert accepted(LookaheadDrafter()) > accepted(Deaf()) + 10
 
@@ -179,12 +179,12 @@ def test_a_hot_switch_and_an_edit_leave_it_sound() -> None:
         6: toys.DrafterChoice(name="none"),
         9: toys.DrafterChoice(name="toy", tokens=4),
     }
-    talk = ChatCache(toys.target())
-    got = toys.answer(talk, PROMPT, drafters, control=control)
+    cache = ChatCache(toys.target())
+    got = toys.answer(cache, PROMPT, drafters, control=control)
     assert got.token_ids == toys.answer(ChatCache(toys.target()), PROMPT).token_ids
     assert [name for name, error in control.answers if error is None] == ["late", "none", "toy"]
     edited = [*PROMPT[:4], 1, 2, 3]
-    got = toys.answer(talk, edited, drafters)
+    got = toys.answer(cache, edited, drafters)
     assert got.token_ids == toys.answer(ChatCache(toys.target()), edited).token_ids
 
 

@@ -66,9 +66,9 @@ def rider(path: Path, target=None, choices: list[Choice] | None = None, **shape)
     return MedusaDrafter(read_heads(files, target), target.info.vocab, choices)
 
 
-def speaker(drafter: MedusaDrafter) -> MedusaHeads:
-    assert isinstance(drafter._speaker, MedusaHeads)
-    return drafter._speaker
+def heads_of(drafter: MedusaDrafter) -> MedusaHeads:
+    assert isinstance(drafter._heads, MedusaHeads)
+    return drafter._heads
 
 
 def sorted_draft(tree: list[Choice], draft: Draft) -> tuple[list[int], list[int]]:
@@ -98,7 +98,7 @@ class TestReference:
         drafter = golden_rider(pair, None)
         for i in range(len(pair.prompts)):
             z = pair.tensors[f"p{i}.prefill.state"][0]
-            got = torch.stack([head(z) for head in speaker(drafter)._heads])
+            got = torch.stack([head(z) for head in heads_of(drafter)._heads])
             golden.assert_close(got, pair.tensors[f"p{i}.prefill.head_logits"], atol=1e-3)
 
     @pytest.mark.parametrize("tree", ["small", "mc_sim_7b_63"])
@@ -109,7 +109,7 @@ class TestReference:
         for i, prompt in enumerate(pair.notes["prompts"]):
             drafter = golden_rider(pair, choices)
             said: dict[int, torch.Tensor] = {}
-            voice = speaker(drafter)
+            voice = heads_of(drafter)
             speak = voice.logits
             voice.logits = lambda state, heads, said=said, speak=speak: said.setdefault(  # type: ignore[method-assign]
                 len(said), speak(state, heads)
@@ -290,7 +290,7 @@ def test_its_first_guess_shares_the_targets_noise(tmp_path: Path) -> None:
     drafter.advance(Committed(0, torch.tensor([4]), NONE, torch.randn(1, 1, 32)))
     coupled: Context = pairs.context([4], 3, Settings(temperature=2.0, top_p=1.0))
     state = drafter._state.feed()
-    want = coupled.sample(speaker(drafter).logits(state, 3), 1, ()).tolist()
+    want = coupled.sample(heads_of(drafter).logits(state, 3), 1, ()).tolist()
     draft, tree = drafter.propose(coupled), drafter._order[:3]
     assert draft is not None
     for token, choice in zip(draft.tokens.tolist(), tree, strict=True):
@@ -298,7 +298,7 @@ def test_its_first_guess_shares_the_targets_noise(tmp_path: Path) -> None:
             assert token == want[len(choice) - 1]
     told = drafter.propose(pairs.context([4], 3, Settings(temperature=2.0, top_p=1.0), probs=True))
     assert told is not None and told.probs is None
-    assert told.tokens[0] == speaker(drafter).logits(state, 1).argmax()
+    assert told.tokens[0] == heads_of(drafter).logits(state, 1).argmax()
 
 
 def test_a_fixed_tree_is_announced_and_stays(tmp_path: Path) -> None:
@@ -330,9 +330,9 @@ def test_at_the_brim_and_at_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["gemma3", "lfm2"])
 def test_rings_take_trees_and_states_of_one_line_take_its_trunk(tmp_path: Path, family: str) -> None:
     model = golden.Golden(family, tight=True)
-    talk = model.talk()
-    drafter = rider(tmp_path, talk.target, vocab=256, width=64)
-    report = toys.answer(talk, model.prompt, toys.guard(drafter), limit=len(model.text), tokens=7)
+    cache = model.new_cache()
+    drafter = rider(tmp_path, cache.target, vocab=256, width=64)
+    report = toys.answer(cache, model.prompt, toys.guard(drafter), limit=len(model.text), tokens=7)
     assert report.token_ids == model.text
     assert report.proposed > 0
 
@@ -344,7 +344,7 @@ def test_layers_of_a_head_follow_each_other(tmp_path: Path) -> None:
     y = start
     for layer in range(2):
         y = y + torch.nn.functional.silu(y @ made[f"0.{layer}.linear.weight"].T + made[f"0.{layer}.linear.bias"])
-    torch.testing.assert_close(speaker(drafter)._heads[0](start), y @ made["0.2.weight"].T)
+    torch.testing.assert_close(heads_of(drafter)._heads[0](start), y @ made["0.2.weight"].T)
 
 
 # ---------------------------------------------------------------------------------------------------- files

@@ -19,7 +19,7 @@ from outrider.core.sampling.sample import Sampler
 from outrider.core.sampling.sample import Settings as SamplerSettings
 from outrider.core.train.draft_vocabulary import Sayings
 from outrider.core.train.loop import Loop, Schedule
-from outrider.core.train.offline_acceptance import ride
+from outrider.core.train.offline_acceptance import measure_acceptance
 from outrider.core.train.states import States
 from outrider.drafters.medusa.format import open_heads
 from outrider.drafters.medusa.heads import MedusaHeads, read_heads
@@ -123,7 +123,7 @@ def test_a_toy_is_learnt_and_read_back_by_the_plugin(tmp_path: Path, own: bool) 
         folder = tmp_path / f"heads-{whole}"
         trainee.save(folder, whole=whole)
         rider = registry.load("medusa", teacher.target, {"weights": str(folder)}, pytest.fail)
-        made = ride(rider, teacher, texts[50:], 16)
+        made = measure_acceptance(rider, teacher, texts[50:], 16)
         assert made.per_pass > 1.3, made
 
 
@@ -172,5 +172,5 @@ def test_a_target_that_learns_as_well_holds_its_heads(tmp_path: Path) -> None:
         trainee.save(tmp_path / f"model-{whole}", whole=whole)
         again = pupils.from_disk(tmp_path / f"model-{whole}")
         rider = registry.load("medusa", again.target, {}, pytest.fail)
-        made = ride(rider, again, texts[60:], 16)
+        made = measure_acceptance(rider, again, texts[60:], 16)
         assert made.per_pass > 1.3, made  # 1.54 when this was written

@@ -27,17 +27,17 @@ from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.mtp import Mtp
-from outrider.drafters.mtp.chain import Chain
 from outrider.drafters.mtp.layout import COPIES, find
+from outrider.drafters.mtp.sequential import SequentialDrafter
 
 NAMES = ["deepseek_v3", "glm4_moe", "glm4_moe_lite", "mimo", "qwen3_5", "qwen3_next"]
 PROMPT = [5, 9, 13, 9, 5, 9, 13, 200, 31, 9]
 SHARP = Settings(temperature=0.8, top_p=0.95)
 
 
-def load(model: TargetModel, **options: object) -> Chain:
+def load(model: TargetModel, **options: object) -> SequentialDrafter:
     drafter = Mtp().load(model, Mtp().matches(model.info), options)
-    assert isinstance(drafter, Chain)
+    assert isinstance(drafter, SequentialDrafter)
     return drafter
 
 
@@ -51,7 +51,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return layers.checkpoint(tmp_path_factory.mktemp("three"), 3)
 
 
-def hear(drafter: Chain, model: TargetModel, tokens: list[int], told: slice = slice(None)) -> torch.Tensor:
+def hear(drafter: SequentialDrafter, model: TargetModel, tokens: list[int], told: slice = slice(None)) -> torch.Tensor:
     """Tell a drafter a conversation, with the states of those rows alone; all of them, as it takes them."""
     start = len(drafter._state.tokens)
     model.rewind(0)
@@ -63,7 +63,7 @@ def hear(drafter: Chain, model: TargetModel, tokens: list[int], told: slice = sl
     return states[:, 0] if drafter._raw else model.norm(states[:, 0])
 
 
-def proposed(drafter: Chain, tokens: list[int], nodes: int = 4) -> list[int] | None:
+def proposed(drafter: SequentialDrafter, tokens: list[int], nodes: int = 4) -> list[int] | None:
     draft = drafter.propose(pairs.context(tokens, nodes))
     return None if draft is None else draft.tokens.tolist()
 
@@ -223,10 +223,10 @@ def test_the_text_is_the_targets(count: int, settings: Settings, folder: Path, t
     """Two turns and an edit, beside a plain conversation."""
     model = layers.target(folder if count == 1 else three)
     drafter = toys.guard(load(model))
-    talk, plain = ChatCache(model), ChatCache(layers.target(folder))
+    cache, plain = ChatCache(model), ChatCache(layers.target(folder))
     ids = PROMPT
     for end in (None, -1, 6):
-        got = toys.answer(talk, ids, drafter, settings=settings, limit=16)
+        got = toys.answer(cache, ids, drafter, settings=settings, limit=16)
         assert got.token_ids == toys.answer(plain, ids, settings=settings, limit=16).token_ids and got.proposed
         ids = [*[*ids, *got.token_ids][:end], 77, 8]
     assert not drafter.failed
@@ -234,15 +234,15 @@ def test_the_text_is_the_targets(count: int, settings: Settings, folder: Path, t
 
 def test_the_next_turn_goes_on_without_a_hole(folder: Path) -> None:
     model = layers.target(folder)
-    drafter, talk = load(model), ChatCache(model)
+    drafter, cache = load(model), ChatCache(model)
     guarded = toys.guard(drafter)
-    first = toys.answer(talk, PROMPT, guarded)
+    first = toys.answer(cache, PROMPT, guarded)
     longer = [*PROMPT, *first.token_ids, 4, 4]
-    toys.answer(talk, longer, guarded)
+    toys.answer(cache, longer, guarded)
     assert pairs.positions(drafter._state) == list(range(drafter._state.count))
     assert drafter._state.count > len(longer)
     afresh = load(model)
-    tokens = list(talk.tokens)
+    tokens = list(cache.tokens)
     hear(afresh, layers.target(folder), tokens)
     assert proposed(drafter, tokens) == proposed(afresh, tokens)
 
@@ -290,7 +290,7 @@ def test_the_end_of_the_context_and_of_the_text(folder: Path) -> None:
 class Knowing:
     """The chain, whose drafts are replaced by what comes, so that ends fall inside a draft."""
 
-    def __init__(self, inner: Chain, text: list[int]) -> None:
+    def __init__(self, inner: SequentialDrafter, text: list[int]) -> None:
         self.inner, self.text, self.needs, self.shape = inner, text, inner.needs, inner.shape
         self.reset, self.advance, self.rewind, self.close, self.fork = (
             inner.reset,

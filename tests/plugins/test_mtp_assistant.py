@@ -63,8 +63,8 @@ def test_every_round_is_the_reference(pair: pairs.Pair, reading: str, key: str, 
     for prompt, notes in enumerate(pair.notes["prompts"]):
         seen.clear()
         drafter = load(pair.target(), pair.folder, position=reading)
-        watch, talk = pairs.Watch(drafter), ChatCache(drafter._target)  # type: ignore[arg-type]
-        report = toys.answer(talk, pair.prompts[prompt], toys.guard(watch), tokens=4, limit=70)
+        watch, cache = pairs.Watch(drafter), ChatCache(drafter._target)  # type: ignore[arg-type]
+        report = toys.answer(cache, pair.prompts[prompt], toys.guard(watch), tokens=4, limit=70)
         assert report.token_ids[:64] == pair.texts[prompt]
         for number, told in enumerate(notes[key]):
             committed, draft, accepted = watch.rows[number]
@@ -226,12 +226,12 @@ def test_logits_are_the_formula(model: TargetModel, folder: Path, seen: list[Ten
 def test_the_text_is_the_targets(model: TargetModel, folder: Path, reading: str, settings: Settings) -> None:
     """Two turns, switched on between rounds in the first; then the end of the context."""
     plain = ChatCache(TargetModel(model.decoder, model.info, 60))
-    talk = ChatCache(TargetModel(model.decoder, model.info, 60))
-    guarded = toys.guard(load(talk.target, folder, position=reading), name="mtp")
+    cache = ChatCache(TargetModel(model.decoder, model.info, 60))
+    guarded = toys.guard(load(cache.target, folder, position=reading), name="mtp")
     control, ids = toys.Still({4: DrafterChoice(name="mtp", tokens=4)}), PROMPT
     for limit, drafters in ((12, {"none": None, "mtp": guarded}), (None, guarded)):
         want = toys.answer(plain, ids, settings=settings, limit=limit)
-        got = toys.answer(talk, ids, drafters, settings=settings, limit=limit, control=control)
+        got = toys.answer(cache, ids, drafters, settings=settings, limit=limit, control=control)
         assert got.token_ids == want.token_ids and got.proposed and got.finish == "length"
         ids = [*ids, *got.token_ids, 8]
     assert not guarded.failed

@@ -21,8 +21,8 @@ from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.chat_cache import ChatCache
 from outrider.drafters.mtp import Mtp
-from outrider.drafters.mtp.heads import Heads
 from outrider.drafters.mtp.layout import META
+from outrider.drafters.mtp.parallel import ParallelDrafter
 
 PROMPT = [5, 9, 13, 9, 5, 9, 13, 200, 31, 9]
 NONE = torch.empty(0, dtype=torch.int64)
@@ -54,9 +54,9 @@ def model(tmp_path: Path) -> TargetModel:
     return layers.target(toys.checkpoint(tmp_path / "target"))
 
 
-def load(model: TargetModel, path: Path) -> Heads:
+def load(model: TargetModel, path: Path) -> ParallelDrafter:
     drafter = Mtp().load(model, Mtp().check(model.info, str(path)), {})
-    assert isinstance(drafter, Heads)
+    assert isinstance(drafter, ParallelDrafter)
     return drafter
 
 
@@ -98,10 +98,10 @@ def test_logits_are_the_formula(model: TargetModel, tmp_path: Path, form: str, m
 @pytest.mark.parametrize("settings", [toys.GREEDY, Settings(temperature=0.8, top_p=0.95)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 def test_the_text_is_the_targets(model: TargetModel, tmp_path: Path, settings: Settings, rule: str) -> None:
-    talk, plain = ChatCache(model), ChatCache(TargetModel(model.decoder, model.info, 200))
+    cache, plain = ChatCache(model), ChatCache(TargetModel(model.decoder, model.info, 200))
     guarded, ids = toys.guard(load(model, save(tmp_path / "heads"))), PROMPT
     for _ in range(2):
-        got = toys.answer(talk, ids, guarded, settings=settings, rule=rule, limit=20)
+        got = toys.answer(cache, ids, guarded, settings=settings, rule=rule, limit=20)
         if rule == "match" or settings is toys.GREEDY:
             assert got.token_ids == toys.answer(plain, ids, settings=settings, limit=20).token_ids
         assert got.proposed and not guarded.failed

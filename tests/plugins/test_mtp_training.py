@@ -16,20 +16,20 @@ from outrider.core.drafting import registry
 from outrider.core.train.answers import Kept
 from outrider.core.train.draft_vocabulary import Sayings
 from outrider.core.train.loop import Loop, Schedule
-from outrider.core.train.offline_acceptance import ride
+from outrider.core.train.offline_acceptance import measure_acceptance
 from outrider.core.train.recipe import Changing
 from outrider.core.train.states import States
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.teacher_in_training import Joint
 from outrider.drafters.mtp import Mtp
-from outrider.drafters.mtp.ahead import AheadTrainee
-from outrider.drafters.mtp.beside import BesideTrainee, halves, neighbours
+from outrider.drafters.mtp.train_parallel import ParallelTrainee, halves, neighbours
+from outrider.drafters.mtp.train_sequential import SequentialTrainee
 from outrider.drafters.mtp.training import MtpRecipe, Settings
 
 DECAY = 0.5
 
 
-def fresh(teacher: Teacher, texts: Sequence[Kept], **options: object) -> AheadTrainee | BesideTrainee:
+def fresh(teacher: Teacher, texts: Sequence[Kept], **options: object) -> SequentialTrainee | ParallelTrainee:
     settings = Settings(**{"words": 12, "depths": 3, "decay": DECAY, "first": 0.0, **options})
     counts = pupils.counts(texts, teacher.info.vocab)
     return MtpRecipe().trainee(teacher, settings, counts, torch.Generator().manual_seed(3))
@@ -39,14 +39,14 @@ def block(parts: nn.Module) -> dict[str, Tensor]:
     return dict(parts.named_parameters())
 
 
-def summed(trainee: AheadTrainee | BesideTrainee, found: list[list[Tensor]]) -> Tensor:
+def summed(trainee: SequentialTrainee | ParallelTrainee, found: list[list[Tensor]]) -> Tensor:
     weights = [DECAY**depth for depth in range(len(found))]
     means = [torch.stack(each).mean() for each in found]
     return torch.stack([weight * mean for weight, mean in zip(weights, means, strict=True)]).sum() / sum(weights)
 
 
 def asked(
-    trainee: AheadTrainee | BesideTrainee, teacher: Teacher, text: Kept, read: Sequence[Tensor]
+    trainee: SequentialTrainee | ParallelTrainee, teacher: Teacher, text: Kept, read: Sequence[Tensor]
 ) -> list[list[Tensor]]:
     """Losses of each depth, from what its head reads of each row [rows, d]."""
     words = trainee.ground.words
@@ -62,7 +62,7 @@ def asked(
     return found
 
 
-def same(trainee: AheadTrainee | BesideTrainee, teacher: Teacher, texts: Sequence[Kept], wanted: Tensor) -> None:
+def same(trainee: SequentialTrainee | ParallelTrainee, teacher: Teacher, texts: Sequence[Kept], wanted: Tensor) -> None:
     """Loss and gradients of `learn` against those of `wanted`."""
     wanted.backward()
     plain = {name: part.grad.clone() for name, part in trainee.named_parameters() if part.grad is not None}
@@ -84,7 +84,7 @@ def test_the_loss_of_sequential_layers_and_its_gradients_are_those_of_the_formul
     teacher = pupils.teacher()
     texts = several(teacher)
     trainee = fresh(teacher, texts).double()
-    assert isinstance(trainee, AheadTrainee)
+    assert isinstance(trainee, SequentialTrainee)
     found: list[list[Tensor]] = [[], [], []]
     for text in texts:
         state = teacher.norm(teacher.read(text.ids, trainee.states)[:, -1]).double()
@@ -110,7 +110,7 @@ def test_gradients_of_heads_that_are_gone_through_one_by_one_are_those_of_all_at
     trainee = fresh(teacher, texts, kind="parallel").double()
     held = trainee.ground.words.law(teacher.read(texts[0].ids, (6,))[:, 0].double()).held
     assert 0 < int(held.sum()) < len(held)
-    assert isinstance(trainee, BesideTrainee)
+    assert isinstance(trainee, ParallelTrainee)
     found: list[list[Tensor]] = [[], [], []]
     for text in texts:
         trunk = teacher.read(text.ids, trainee.states)[:, 0].double()
@@ -124,7 +124,7 @@ def test_layers_behind_the_first_wait_and_then_begin_as_copies_of_it() -> None:
     teacher = pupils.teacher()
     texts = pupils.texts(teacher, 2, length=14)
     trainee = fresh(teacher, texts, first=0.5)
-    assert isinstance(trainee, AheadTrainee)
+    assert isinstance(trainee, SequentialTrainee)
     batch = pupils.batch(teacher, texts, trainee.states)
     trainee.learn(replace(batch, done=0.49), torch.Generator())
     assert {name.split(".")[1] for name, part in trainee.named_parameters() if part.grad is not None} == {"0"}
@@ -151,7 +151,7 @@ def test_what_turns_together_stands_together_in_a_file_of_heads() -> None:
 
 
 def learnt(
-    trainee: AheadTrainee | BesideTrainee, teacher: Teacher, texts: Sequence[Kept], folder: Path, steps: int
+    trainee: SequentialTrainee | ParallelTrainee, teacher: Teacher, texts: Sequence[Kept], folder: Path, steps: int
 ) -> None:
     states = States(teacher, texts, trainee.states, None)
     schedule = Schedule(steps=steps, tokens=256, rate=5e-3)
@@ -170,7 +170,7 @@ def test_a_toy_is_learnt_and_read_back_by_the_plugin(tmp_path: Path, kind: str, 
         folder = tmp_path / f"layers-{whole}"
         trainee.save(folder, whole=whole)
         rider = registry.load("mtp", teacher.target, {"weights": str(folder)}, pytest.fail)
-        made = ride(rider, teacher, texts[100:], 3)
+        made = measure_acceptance(rider, teacher, texts[100:], 3)
         assert made.per_pass > least, made  # 1.49 and 1.29 when this was written, 1.0 before training
 
 
@@ -188,7 +188,7 @@ def test_gradients_of_joint_training_are_those_of_all_losses_at_once(tmp_path: P
     read = ground.read(batch)
     own = ground.loss(batch, read.last)
     sayings = Sayings(batch, ground.words, batch.states[:, -1])
-    if isinstance(trainee, AheadTrainee):
+    if isinstance(trainee, SequentialTrainee):
         heads = list(trainee._through(batch, ground.normed(read.last), sayings, 2))
     else:
         heads = [(said, x) for _, said, x in trainee._heads(batch, read.kept[0], sayings)]
@@ -218,5 +218,5 @@ def test_a_target_that_learns_as_well_holds_its_layers(tmp_path: Path, kind: str
     theirs, ours = (model.read(texts[0].ids, (6,)) for model in (again, Teacher(now)))
     torch.testing.assert_close(theirs, ours, rtol=0.05, atol=0.3)
     rider = registry.load("mtp", again.target, {}, pytest.fail)
-    made = ride(rider, again, texts[60:], 3)
+    made = measure_acceptance(rider, again, texts[60:], 3)
     assert made.per_pass > least, made  # 1.39 and 1.28 when this was written

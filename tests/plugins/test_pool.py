@@ -76,7 +76,7 @@ class Chat:
     def loaded(self) -> dict[str, int]:
         """Every drafter by name with its identity; each name once."""
         assert self.engine.model is not None
-        found = list(self.engine.model.talk.drafters)
+        found = list(self.engine.model.cache.drafters)
         assert len({one.name for one in found}) == len(found)
         return {one.name: id(one) for one in found}
 

@@ -330,11 +330,11 @@ def test_the_law_of_two_tokens_under_rejection() -> None:
         )
         counts[tuple(report.token_ids[:2])] += 1
         guarded.rewind(0)
-    talk = toys.target(vocab=vocab, sharp=0.3)
-    first = talk.forward(prompt, last=True).logits[0].double().softmax(-1)
+    cache = toys.target(vocab=vocab, sharp=0.3)
+    first = cache.forward(prompt, last=True).logits[0].double().softmax(-1)
     chi = 0.0
     for a in range(vocab):
-        second = talk.forward([*prompt, a], last=True).logits[0].double().softmax(-1)
+        second = cache.forward([*prompt, a], last=True).logits[0].double().softmax(-1)
         for b in range(vocab):
             want = n * float(first[a] * second[b])
             chi += (counts[a, b] - want) ** 2 / want
@@ -358,23 +358,23 @@ def test_a_hot_switch_tells_it_the_whole_conversation() -> None:
     control.switches = {9: toys.DrafterChoice(name="late", tokens=4)}
     rider = SuffixDrafter()
     drafters = {"toy": None, "late": toys.guard(rider, name="late")}
-    talk = ChatCache(toys.target())
-    got = toys.answer(talk, PROMPT, drafters, control=control)
+    cache = ChatCache(toys.target())
+    got = toys.answer(cache, PROMPT, drafters, control=control)
     assert got.token_ids == toys.answer(ChatCache(toys.target()), PROMPT).token_ids
     assert got.drafters["late"] > 0
-    assert rider._tokens == talk.tokens
+    assert rider._tokens == cache.tokens
 
 
 def test_edits_are_rewound_in_a_conversation() -> None:
-    rider, talk = SuffixDrafter(), ChatCache(toys.target())
+    rider, cache = SuffixDrafter(), ChatCache(toys.target())
     guarded = toys.guard(rider)
-    first = toys.answer(talk, PROMPT, guarded)
-    toys.answer(talk, [*PROMPT, *first.token_ids, 4, 4], guarded)
+    first = toys.answer(cache, PROMPT, guarded)
+    toys.answer(cache, [*PROMPT, *first.token_ids, 4, 4], guarded)
     edited = [*PROMPT[:4], 1, 2, 3]
-    got = toys.answer(talk, edited, guarded)
+    got = toys.answer(cache, edited, guarded)
     assert got.token_ids == toys.answer(ChatCache(toys.target()), edited).token_ids
-    assert rider._tokens == talk.tokens
-    assert state(rider._chat) == state(told(talk.tokens)._chat)
+    assert rider._tokens == cache.tokens
+    assert state(rider._chat) == state(told(cache.tokens)._chat)
 
 
 # ---------------------------------------------------------------------------------------------------- loading

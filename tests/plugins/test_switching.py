@@ -52,7 +52,7 @@ class Desk(Service):
         super().__init__(-1, -1)
         self.model, self.choices = model, choices
         self.walk, self.dwell = deque[str](), 1
-        self.riding, self.waiting, self.ridden = "none", "", 0
+        self.active, self.waiting, self.ridden = "none", "", 0
         self.number, self.events = 0, list[Event]()
         self.pairs, self.proposed, self.accepted = Counter[tuple[str, str]](), Counter[str](), Counter[str]()
 
@@ -60,7 +60,7 @@ class Desk(Service):
         """Begin the walk through all choices, and count anew."""
         first, *rest = walk(list(self.choices))
         self.walk.extend(rest)
-        self.riding, self.waiting, self.ridden = first, "", self.dwell
+        self.active, self.waiting, self.ridden = first, "", self.dwell
         self.pairs, self.proposed, self.accepted = Counter(), Counter(), Counter()
 
     def send(self, event: Event) -> None:
@@ -76,7 +76,7 @@ class Desk(Service):
     def ask(self, prompt: str, sampling: Sampling) -> Report:
         """One whole answer, begun with the drafter that rode last. A switch that came too late for it is put off."""
         self.events = []
-        asked = Generate(self._next(), self.model, prompt=prompt, sampling=sampling, drafter=self.choices[self.riding])
+        asked = Generate(self._next(), self.model, prompt=prompt, sampling=sampling, drafter=self.choices[self.active])
         self._sort(asked)
         request = self._inbox.get_nowait()
         assert request is not None
@@ -95,11 +95,11 @@ class Desk(Service):
 
     def _count(self, step: Step) -> None:
         if self.waiting:
-            self.pairs[self.riding, self.waiting] += 1
-            self.riding, self.waiting = self.waiting, ""
+            self.pairs[self.active, self.waiting] += 1
+            self.active, self.waiting = self.waiting, ""
         self.ridden += 1
-        self.proposed[self.riding] += step.proposed
-        self.accepted[self.riding] += step.accepted
+        self.proposed[self.active] += step.proposed
+        self.accepted[self.active] += step.accepted
 
 
 def walk(names: Sequence[str]) -> Iterator[str]:
@@ -123,7 +123,7 @@ def turns(desk: Desk, sampling: Sampling) -> list[tuple[str, list[int]]]:
 def switch_all(desk: Desk, text: str) -> None:
     """The whole walk over as many turns as it takes, each against its plain answer."""
     sampling, desk.dwell = TEXTS[text]
-    desk.riding = "none"
+    desk.active = "none"
     plain = cycle(turns(desk, sampling))
     desk.start()
     while desk.walk:
@@ -148,7 +148,7 @@ def test_each_drafter_takes_over_from_each_other_one(kind: str, tmp_path: Path) 
     notes: list[str] = []
     loaded = desk.engine.load(desk.model, 0, desk.events.append, lambda: False)
     listener = toys.guard(toys.Listener(), notes=notes)  # fails where it misses a token
-    loaded.talk.drafters.put(Wanted("listener"), listener)
+    loaded.cache.drafters.put(Wanted("listener"), listener)
     choices["listener"] = DrafterChoice(name="listener", tokens=DRAFT)
     try:
         for text in TEXTS:

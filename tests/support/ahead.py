@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from outrider.core.decode.round_result import RoundResult
 from outrider.core.decode.rounds import Rounds
 from outrider.core.drafting import Drafter
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
 from outrider.core.session.chat_cache import ChatCache
@@ -70,19 +70,19 @@ class Rides:
         patch.setattr(Rounds, "run", watched)
 
     def __call__(
-        self, talk: ChatCache, drafter: Drafter | None, settings: Settings, tokens: int = 4, limit: int | None = 24
+        self, cache: ChatCache, drafter: Drafter | None, settings: Settings, tokens: int = 4, limit: int | None = 24
     ) -> Ride:
         """One answer with a drafter, or without."""
         notes: list[str] = []
         guarded = None if drafter is None else toys.guard(drafter, notes=notes)
-        made = self.answer(talk, PROMPT, guarded, settings=settings, tokens=tokens, limit=limit)
+        made = self.answer(cache, PROMPT, guarded, settings=settings, tokens=tokens, limit=limit)
         assert not notes
         return made
 
-    def answer(self, talk: ChatCache, prompt: Sequence[int], drafters: Any, **how: Any) -> Ride:
+    def answer(self, cache: ChatCache, prompt: Sequence[int], drafters: Any, **how: Any) -> Ride:
         """As `toys.answer`."""
         self._rounds.clear()
-        told = toys.answer(talk, prompt, drafters, **how)
+        told = toys.answer(cache, prompt, drafters, **how)
         return Ride(told.token_ids, list(self._rounds))
 
 
@@ -102,9 +102,9 @@ def same(rides: Rides, target: TargetModel, make: Make, tokens: int = 4) -> None
         host = rides(ChatCache(target), make(target), settings, tokens)
         whole = sum(done.asked == tokens for done in host.rounds)  # at the end the host asks for no more than is wanted
         there = captured(target)
-        talk, drafter = ChatCache(there), make(there)
+        cache, drafter = ChatCache(there), make(there)
         for rides.counting in (False, True):
-            got = rides(talk, drafter, settings, tokens)
+            got = rides(cache, drafter, settings, tokens)
             assert got.text == host.text == plain.text
             assert got.drafts[:whole] == host.drafts[:whole]
             assert all(done.on_device for done in got.rounds[:-1])

@@ -8,7 +8,7 @@ from typing import Any
 import toys
 
 from outrider.core.base.protocol import DrafterChoice, Event, Report
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.model.model import TargetModel
 from outrider.core.policy.policy import Policy
 from outrider.core.session.answer import AnswerRequest

@@ -91,7 +91,7 @@ class Golden:
         rope, head = key
         return table(rope, head, short.spec.context, CONTEXT + MAX_DRAFT_ROWS, torch.float32, short.weights.rows)
 
-    def talk(self) -> ChatCache:
+    def new_cache(self) -> ChatCache:
         """A new conversation."""
         target = TargetModel(self.decoder, self.info, CONTEXT)
         if self._tight:

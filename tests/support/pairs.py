@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outrider.core.base.protocol import Report
 from outrider.core.drafting import Context, Draft, Drafter, ModelInfo
-from outrider.core.drafting.registry import GuardedDrafter
+from outrider.core.drafting.active import GuardedDrafter
 from outrider.core.drafting.state import DraftState
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.sampling.noise import Noise

@@ -15,7 +15,7 @@ from torch import Tensor
 from outrider.core.base.errors import OutriderError
 from outrider.core.base.protocol import DrafterChoice, Report
 from outrider.core.drafting import Committed, Context, DeviceContext, Draft, Drafter, ModelInfo, Needs, Shape, Stateless
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.blocks.block import Block, Weights
 from outrider.core.model.blocks.mlp import Dense
@@ -143,7 +143,7 @@ def guard(
 
 
 def answer(
-    talk: ChatCache,
+    cache: ChatCache,
     ids: Sequence[int],
     drafters: ActiveDrafter | dict[str, ActiveDrafter | None] | None = None,
     *,
@@ -162,12 +162,12 @@ def answer(
     stable: int = 0,
     policy: Policy | None = None,
 ) -> Report:
-    """One answer on `talk`, drafted by `drafters` (by name where the test switches)."""
+    """One answer on `cache`, drafted by `drafters` (by name where the test switches)."""
     table = drafters if isinstance(drafters, dict) else {"toy": drafters}
     for rider in table.values():
         for part in rider._parts if isinstance(rider, Composite) else [rider]:
             if isinstance(part, PooledDrafter):
-                talk.drafters.put(Wanted(part.name, str(id(part))), part)
+                cache.drafters.put(Wanted(part.name, str(id(part))), part)
 
     def choose(choice: DrafterChoice) -> ActiveDrafter | None:
         return table[choice.name]
@@ -191,7 +191,7 @@ def answer(
         stable=stable,
     )
     say: Callable = events.append if events is not None else lambda event: None
-    return Answer(order, talk, policy or Policy(), choose, say).run(control or Still())
+    return Answer(order, cache, policy or Policy(), choose, say).run(control or Still())
 
 
 # ---------------------------------------------------------------------------------------------------- drafters

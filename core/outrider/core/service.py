@@ -69,7 +69,7 @@ class Service:
         self._switches = _Switches()
         self._older: dict[int, int] = {}  # switches that came before each answer that waits or runs
         self._ending = False
-        self._beside = _Beside(self._answer)
+        self._beside = _SideThreads(self._answer)
         self._engine: Any = None
 
     def run(self) -> None:
@@ -249,7 +249,7 @@ class Service:
         path = find(request.model.model)
         weights = str(find(request.weights)) if request.weights else None
         rows = discovery.survey(describe(path), request.model.model, weights)
-        history.tell(rows, path)
+        history.add_measured(rows, path)
         return protocol.Result(request=request.id, data=protocol.plain(rows))
 
     def _drafter_test(self, request: protocol.DrafterTest) -> protocol.Event:
@@ -288,7 +288,7 @@ class Service:
         return protocol.Result(request=request.id, data=protocol.plain(findings()))
 
 
-class _Beside:
+class _SideThreads:
     """Threads beside the loop. They end with the process: one that hangs in a plugin does not keep it alive."""
 
     def __init__(self, answer: Callable[[protocol.Request], object]) -> None:

@@ -67,7 +67,7 @@ class Pool:
             del self._sets[next(iter(self._sets))]
 
     def after(self, token: int) -> list[tuple[int, ...]]:
-        """What the n-grams that begin with `token` go on with, newest first."""
+        """What the n-grams that begin with `token` continue with, newest first."""
         return list(reversed(self._sets.get(token, {})))
 
     def copy(self) -> Pool:
@@ -89,7 +89,7 @@ class Tree:
 
     def line(self, tokens: Sequence[int], nodes: int) -> list[int]:
         """Nodes of a line under the root, shared where there are such; it ends where it would need more than `nodes` in all."""
-        parent, found = -1, []
+        parent, line = -1, []
         for token in tokens:
             node = self._known.get((parent, token))
             if node is None:
@@ -98,21 +98,21 @@ class Tree:
                 node = self._known[parent, token] = len(self.tokens)
                 self.tokens.append(token)
                 self.parents.append(parent)
-            found.append(node)
+            line.append(node)
             parent = node
-        return found
+        return line
 
     def path(self, node: int) -> list[int]:
         """Tokens from the root's child down to `node`."""
-        found: list[int] = []
+        path: list[int] = []
         while node >= 0:
-            found.append(self.tokens[node])
+            path.append(self.tokens[node])
             node = self.parents[node]
-        return found[::-1]
+        return path[::-1]
 
 
 class LookaheadDrafter:
-    """Follows one conversation with a pool and a window of guesses for the positions behind the root."""
+    """Follows one conversation with a pool and a window of guesses for the positions after the root."""
 
     needs = Needs(choices=True)
     shape = Shape(nodes=MOST, depth=MOST)

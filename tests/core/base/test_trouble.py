@@ -147,8 +147,8 @@ def test_a_drafter_without_memory_is_dropped_and_the_answer_goes_on(place: str, 
 
 def test_a_target_without_memory_ends_the_answer_and_not_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     want = toys.answer(ChatCache(toys.target()), PROMPT)
-    talk = ChatCache(toys.target())
-    whole, passes = talk.target.forward, []
+    cache = ChatCache(toys.target())
+    whole, passes = cache.target.forward, []
 
     def forward(*args: Any, **options: Any) -> Any:
         passes.append(1)
@@ -156,8 +156,8 @@ def test_a_target_without_memory_ends_the_answer_and_not_the_next(monkeypatch: p
             raise CPU
         return whole(*args, **options)
 
-    monkeypatch.setattr(talk.target, "forward", forward)
+    monkeypatch.setattr(cache.target, "forward", forward)
     with pytest.raises(RuntimeError, match="can't allocate"):
-        toys.answer(talk, PROMPT)
-    talk.reuse([])  # as the service does
-    assert toys.answer(talk, PROMPT).token_ids == want.token_ids
+        toys.answer(cache, PROMPT)
+    cache.reuse([])  # as the service does
+    assert toys.answer(cache, PROMPT).token_ids == want.token_ids

@@ -43,7 +43,7 @@ KINDS = [
 
 
 def flying(capture: Capture | None = None, context: int = 256) -> TargetModel:
-    """The toy with a lane."""
+    """The toy with a graph runner."""
     toy = toys.target(context=context)
     return TargetModel(toy.decoder, toy.info, context, capture or Replay())
 
@@ -73,27 +73,27 @@ def spans(report: Report, steps: list[Step], seconds: float) -> None:
 
 
 def same(decoder: Decoder, like: TargetModel, prompt: list[int], settings: Settings) -> None:
-    """Every kind of drafter on one lane, one answer after the other, against plain rounds of the host."""
+    """Every kind of drafter on one graph runner, one answer after the other, against plain rounds of the host."""
     plain = TargetModel(decoder, like.info, like.context)
     want = toys.answer(ChatCache(plain), prompt, settings=settings).token_ids
-    talk = ChatCache(like)
+    cache = ChatCache(like)
     for name, make in drafters(want, prompt, plain.vocab).items():
         drafter = make()
         guarded = None if drafter is None else toys.guard(drafter)
         events, began = list[Any](), time.perf_counter()
-        got = toys.answer(talk, prompt, guarded, settings=settings, events=events)
+        got = toys.answer(cache, prompt, guarded, settings=settings, events=events)
         assert got.token_ids == want, name
         spans(got, [event for event in events if isinstance(event, Step)], time.perf_counter() - began)
         assert guarded is None or not guarded.failed
-        assert like.length <= len(talk.tokens)
-    assert like.lane is not None and like.lane.capture.trouble is None
+        assert like.length <= len(cache.tokens)
+    assert like.graph_runner is not None and like.graph_runner.capture.trouble is None
 
 
 @pytest.mark.parametrize("settings", list(SETTINGS.values()), ids=list(SETTINGS))
 def test_same_text(settings: Settings) -> None:
     target = flying()
     same(target.decoder, target, PROMPT, settings)
-    assert target.lane is not None and target.lane.capture.count > 3
+    assert target.graph_runner is not None and target.graph_runner.capture.count > 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,13 +120,13 @@ def test_the_next_round_is_launched_before_one_is_read() -> None:
     settings = toys.GREEDY
     want = toys.answer(ChatCache(toys.target()), PROMPT, settings=settings).token_ids
     for drafter in (None, toys.Bigram(device=True)):
-        talk = ChatCache(flying())
+        cache = ChatCache(flying())
         guarded = None if drafter is None else toys.guard(drafter)
         eos = (want[9],)
-        first = toys.answer(talk, PROMPT, guarded, settings=settings, eos=eos)
+        first = toys.answer(cache, PROMPT, guarded, settings=settings, eos=eos)
         assert first.token_ids == want[: want.index(want[9])] and first.finish == "stop"
         turn = [*PROMPT, *first.token_ids, 7, 8]
-        second = toys.answer(talk, turn, guarded, settings=settings)
+        second = toys.answer(cache, turn, guarded, settings=settings)
         assert second.token_ids == toys.answer(ChatCache(toys.target()), turn, settings=settings).token_ids
 
 
@@ -138,13 +138,13 @@ def test_states_are_fetched_even_where_the_lane_stands_already() -> None:
     target = TargetModel(decoder, describe(folder), 256, Replay())
     want = toys.answer(ChatCache(TargetModel(decoder, target.info, 256)), prompt).token_ids
     other = [*prompt[:-4], *prompt[:4]]
-    talk = ChatCache(target)
-    toys.answer(talk, other, limit=3)
-    assert target.lane is not None
-    target.lane.moved((len(prompt), want[0]))  # as if an answer had ended there
-    target.lane.base.fill_(len(prompt))
-    target.lane.root.fill_(want[0])
-    assert toys.answer(talk, prompt).token_ids == want
+    cache = ChatCache(target)
+    toys.answer(cache, other, limit=3)
+    assert target.graph_runner is not None
+    target.graph_runner.advanced((len(prompt), want[0]))  # as if an answer had ended there
+    target.graph_runner.base.fill_(len(prompt))
+    target.graph_runner.root.fill_(want[0])
+    assert toys.answer(cache, prompt).token_ids == want
 
 
 @pytest.mark.parametrize("context", [24, 40])
@@ -226,7 +226,11 @@ def test_what_a_drafter_cannot_record_stops_no_pass_of_the_target() -> None:
     assert twice(torch.full((1,), 3.0)).tolist() == [6.0]
     toys.answer(ChatCache(target), PROMPT)
     assert target.graphs is not None and target.graphs.trouble
-    assert target.lane is not None and target.lane.capture.count > 0 and target.lane.capture.trouble is None
+    assert (
+        target.graph_runner is not None
+        and target.graph_runner.capture.count > 0
+        and target.graph_runner.capture.trouble is None
+    )
 
 
 def test_rounds_tell_how_long_they_took(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import toys
 
 from outrider.core.base.errors import DrafterError
 from outrider.core.decode.rounds import Rounds
-from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Stateless, registry
+from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Needs, Shape, Stateless, active, registry
 from outrider.core.drafting.read_only import Tokens, read_only
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler, Settings
@@ -298,7 +298,7 @@ RAISED = [SystemExit(3), KeyboardInterrupt(), Panic("index out of bounds"), Memo
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the engine process, which leaves Ctrl-C to its client."""
-    monkeypatch.setattr(registry.signal, "getsignal", lambda number: registry.signal.SIG_IGN)
+    monkeypatch.setattr(active.signal, "getsignal", lambda number: active.signal.SIG_IGN)
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
@@ -331,7 +331,7 @@ def test_whatever_a_method_raises_stays_inside(
 def test_whatever_a_drafter_raises_stays_inside(verb: str, error: BaseException) -> None:
     drafter, notes = toys.Anything(), list[str]()
     setattr(drafter, verb, raises(error))
-    guarded = registry.GuardedDrafter("wild", drafter, True, notes.append)
+    guarded = active.GuardedDrafter("wild", drafter, True, notes.append)
     guarded.reset()
     report = toys.answer(ChatCache(toys.target()), PROMPT, guarded, limit=6)
     assert report.token_ids == toys.answer(ChatCache(toys.target()), PROMPT, limit=6).token_ids
@@ -357,8 +357,8 @@ def test_where_ctrl_c_can_come_it_is_the_users(verb: str) -> None:
 
 
 def test_of_a_long_error_its_beginning_is_told() -> None:
-    assert registry.words_of(ValueError("first line\n  second line")) == "ValueError: first line second line"
-    long = registry.words_of(ValueError("why it failed\n" + "at some place\n" * 90))
+    assert active.words_of(ValueError("first line\n  second line")) == "ValueError: first line second line"
+    long = active.words_of(ValueError("why it failed\n" + "at some place\n" * 90))
     assert long.startswith("ValueError: why it failed at some") and len(long) < 330 and long.endswith("…")
 
 
@@ -393,9 +393,9 @@ WRITES: dict[str, Callable[[Any, Any], object]] = {
 
 @pytest.mark.parametrize("way", list(WRITES))
 def test_what_a_drafter_from_outside_may_only_read_it_cannot_write(way: str) -> None:
-    want, talk, notes = toys.answer(ChatCache(toys.target()), PROMPT), ChatCache(toys.target()), list[str]()
-    drafter = Writes(read_only(talk.target), WRITES[way])
-    got = toys.answer(talk, PROMPT, toys.guard(drafter, trusted=False, notes=notes))
+    want, cache, notes = toys.answer(ChatCache(toys.target()), PROMPT), ChatCache(toys.target()), list[str]()
+    drafter = Writes(read_only(cache.target), WRITES[way])
+    got = toys.answer(cache, PROMPT, toys.guard(drafter, trusted=False, notes=notes))
     assert got.token_ids == want.token_ids
     assert len(notes) == 1 and "failed in propose" in notes[0]
 
@@ -437,7 +437,7 @@ def test_a_slow_plugin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "SLOW_MATCH", 0.0)
     rows = {row.name: row for row in registry.survey(INFO)}
     assert "it took 0.0 s to say so" in rows["good"].reason and rows["good"].seconds > 0
-    monkeypatch.setattr(registry, "SLOW_CALL", 0.01)
+    monkeypatch.setattr(active, "SLOW_CALL", 0.01)
     monkeypatch.setattr("outrider.core.drafting.watching.LOOK", 0.001)
     notes, told = list[str](), threading.Event()
 
@@ -447,7 +447,7 @@ def test_a_slow_plugin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     drafter = toys.Anything()
     drafter.propose = lambda context: None if told.wait(5) else Draft(torch.tensor([1]))  # type: ignore[method-assign]
-    guarded = registry.GuardedDrafter("sluggish", drafter, False, note)
+    guarded = active.GuardedDrafter("sluggish", drafter, False, note)
     guarded.reset()
     toys.answer(ChatCache(toys.target()), PROMPT, guarded, limit=4)
     assert len(notes) == 1 and "sluggish is slow: propose takes long" in notes[0]

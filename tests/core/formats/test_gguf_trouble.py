@@ -188,7 +188,7 @@ def test_values_of_another_kind(name: str, tmp_path: Path) -> None:
                 continue
             try:
                 spec = read_spec(checkpoint.config)
-                assert plan.states(spec, 64, "fp32") >= 0 and plan.beside(spec, 64, "fp32") >= 0
+                assert plan.states(spec, 64, "fp32") >= 0 and plan.extra_state_bytes(spec, 64, "fp32") >= 0
             except ModelError as error:
                 assert error.hint, key
             finally:

@@ -139,7 +139,7 @@ def test_the_better_reading_is_named(engine: Engine, folder: Path) -> None:
     assert data["best"] == 1
     assert data["trials"][1]["accepted"] > data["trials"][0]["accepted"]
     assert all(trial["same_text"] == 2 for trial in data["trials"])
-    assert all(drafter.name != "twofold" for drafter in engine.model.talk.drafters)  # type: ignore[union-attr]
+    assert all(drafter.name != "twofold" for drafter in engine.model.cache.drafters)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

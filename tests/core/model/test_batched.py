@@ -45,7 +45,7 @@ def told(request: pytest.FixtureRequest) -> Iterator[Golden]:
 
 
 def caches(told: Golden, count: int) -> list[Cache]:
-    return [told.talk().target.cache for _ in range(count)]
+    return [told.new_cache().target.cache for _ in range(count)]
 
 
 def rounds(
@@ -95,11 +95,11 @@ def test_a_pass_gives_each_what_it_gets_alone(told: Golden) -> None:
 def test_answers_made_together_are_the_reference(told: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts right throughout, never, and now and then, beside another prompt: the greedy continuation of each."""
     other = [*told.prompt[:9], 3, 1, 4]
-    want = toys.answer(told.talk(), other, limit=len(told.text)).token_ids
+    want = toys.answer(told.new_cache(), other, limit=len(told.text)).token_ids
     prompts = [told.prompt, told.prompt, other, told.prompt, told.prompt]
     drafters = [toys.guard(toys.Knows(len(told.prompt), told.text, right, vocab=256)) for right in (99, 0, 1, 3)]
     drafters.insert(2, toys.guard(toys.Anything(256)))
-    target = told.talk().target
+    target = told.new_cache().target
     new = target.decoder.new_cache
     if told._tight:
         monkeypatch.setattr(target.decoder, "new_cache", lambda capacity: new(capacity, slack=8, rings=0))

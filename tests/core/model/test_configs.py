@@ -87,7 +87,9 @@ def test_whatever_a_used_key_holds(file: Path, monkeypatch: pytest.MonkeyPatch) 
                 assert error.hint and len(error.message) < 500 and "\n" not in error.message, (at, value)
                 assert any(key in error.message for key in (*keys, *OTHERS)), (at, value, error.message)
             else:
-                assert plan.states(spec, 64, "fp32") >= 0 and plan.beside(spec, 64, "fp32") >= 0 and hash(spec), at
+                assert (
+                    plan.states(spec, 64, "fp32") >= 0 and plan.extra_state_bytes(spec, 64, "fp32") >= 0 and hash(spec)
+                ), at
 
 
 @pytest.mark.parametrize(

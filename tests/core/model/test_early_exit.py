@@ -92,7 +92,7 @@ def commit_and_rewind(target: TargetModel) -> None:
 
 def in_another_conversation(target: TargetModel) -> None:
     cache = target.decoder.new_cache(64)
-    with target.standing(cache):
+    with target.using(cache):
         ready(target)
         drafted(target, IDS)
 
@@ -177,8 +177,8 @@ def test_captured_passes_and_those_of_one_width_are_whole() -> None:
 def test_every_family(name: str, tight: bool) -> None:
     """Rings, latents, experts, layers that read what others keep, and what is added from a second embedding."""
     model, late = golden.Golden(name, tight=tight), 0
-    talk, text = model.talk(), [*model.prompt, *model.text]
-    target, at, count = talk.target, len(model.prompt), len(model.text)
+    cache, text = model.new_cache(), [*model.prompt, *model.text]
+    target, at, count = cache.target, len(model.prompt), len(model.text)
     ready(target, (1,), text[: at + 1])
     for start in range(at, at + count - 5, 5):
         ids = text[start : start + 5]

@@ -19,7 +19,7 @@ from outrider.core.formats.checkpoint import describe
 from outrider.core.model import exact
 from outrider.core.model.blocks.mlp import Experts
 from outrider.core.model.cache import states
-from outrider.core.model.cache.layout import PassLayout, span
+from outrider.core.model.cache.layout import PassLayout, padded
 from outrider.core.model.capture import Capture
 from outrider.core.model.decoder import Decoder
 from outrider.core.model.kernels import ops
@@ -89,16 +89,16 @@ def drafters(truth: list[int], start: int, vocab: int) -> dict[str, Callable[[],
     }
 
 
-def answered(talk: ChatCache, ids: list[int], drafter: Drafter | None, **more: Any) -> tuple[list[int], Rows]:
+def answered(cache: ChatCache, ids: list[int], drafter: Drafter | None, **more: Any) -> tuple[list[int], Rows]:
     """The text of an answer, and the rows behind it."""
     rows: Rows = {}
 
     def watch(done: RoundResult, sampler: Sampler) -> None:
-        first = len(talk.tokens) - len(done.tokens)
+        first = len(cache.tokens) - len(done.tokens)
         rows.update({first + index: done.logits[row].clone() for index, row in enumerate(done.rows)})
 
     guarded = None if drafter is None else toys.guard(drafter)
-    report = toys.answer(talk, ids, guarded, watch=watch, **more)
+    report = toys.answer(cache, ids, guarded, watch=watch, **more)
     assert guarded is None or not guarded.failed
     return report.token_ids, rows
 
@@ -124,9 +124,9 @@ def test_bits_of_every_kind(kind: str, dtype: torch.dtype, torch_only: bool) -> 
         plain = answered(ChatCache(target), prompt, None, limit=None)
         assert len(plain[0]) == TOKENS
         target.rewind(0)
-        talk = ChatCache(target)
+        cache = ChatCache(target)
         for length, (name, make) in enumerate(drafters(plain[0], len(prompt), target.vocab).items(), 3):
-            assert_same(answered(talk, prompt, make(), limit=None, tokens=length), plain, name)
+            assert_same(answered(cache, prompt, make(), limit=None, tokens=length), plain, name)
 
 
 @pytest.mark.parametrize("kind", ["sliding", "delta"])
@@ -135,18 +135,18 @@ def test_rings_and_states_behind_a_rewind(kind: str) -> None:
     with without_c(True):
         prompt = prompt_of(kind) * 3
         target = tight(target_of(kind, torch.float32, 4 * len(prompt) + TOKENS))
-        talk = ChatCache(target)
-        first = answered(talk, prompt, None, limit=TOKENS)
-        assert talk.whole == len(prompt) // CHUNK * CHUNK
+        cache = ChatCache(target)
+        first = answered(cache, prompt, None, limit=TOKENS)
+        assert cache.whole == len(prompt) // CHUNK * CHUNK
         turn = [*prompt, *first[0], *prompt[:9]]
         reused: list[int] = []
         guess = toys.Knows(len(turn), [3, 5, 8], vocab=target.vocab)
-        second = answered(talk, turn, guess, limit=TOKENS)
-        assert talk.whole == len(turn) // CHUNK * CHUNK
-        assert_same(answered(talk, turn[: len(prompt)], None, limit=TOKENS), first, "back to the first turn")
-        talk.reuse([])
+        second = answered(cache, turn, guess, limit=TOKENS)
+        assert cache.whole == len(turn) // CHUNK * CHUNK
+        assert_same(answered(cache, turn[: len(prompt)], None, limit=TOKENS), first, "back to the first turn")
+        cache.reuse([])
         reused.append(target.length)
-        alone = answered(talk, turn, None, limit=TOKENS)
+        alone = answered(cache, turn, None, limit=TOKENS)
         assert reused == [0]
         assert_same(second, alone, "the second turn")
 
@@ -164,14 +164,14 @@ def test_chunks_begin_at_fixed_places_whatever_the_next_turn_shares() -> None:
 def test_reuse_keeps_whole_chunks_alone() -> None:
     toy = toys.target()
     target = TargetModel(toy.decoder, toy.info, toy.context, exact=7)
-    talk = ChatCache(target)
+    cache = ChatCache(target)
     prompt = list(range(2, 2 + 2 * CHUNK + 5))
-    toys.answer(talk, prompt, limit=20)
-    assert talk.whole == 2 * CHUNK
-    assert talk.reuse([*prompt, 7, 7]) == 2 * CHUNK
-    assert talk.reuse([*prompt[: 2 * CHUNK], 7]) == 2 * CHUNK
-    assert talk.reuse(prompt[: 2 * CHUNK]) == CHUNK  # one token at least is left to prefill
-    assert talk.reuse([*prompt[: CHUNK - 1], 7, 7]) == 0 == target.length
+    toys.answer(cache, prompt, limit=20)
+    assert cache.whole == 2 * CHUNK
+    assert cache.reuse([*prompt, 7, 7]) == 2 * CHUNK
+    assert cache.reuse([*prompt[: 2 * CHUNK], 7]) == 2 * CHUNK
+    assert cache.reuse(prompt[: 2 * CHUNK]) == CHUNK  # one token at least is left to prefill
+    assert cache.reuse([*prompt[: CHUNK - 1], 7, 7]) == 0 == target.length
 
 
 def test_eos_within_a_draft() -> None:
@@ -182,13 +182,13 @@ def test_eos_within_a_draft() -> None:
     end = plain[0][8]
     cut = plain[0].index(end)
     target.rewind(0)
-    talk = ChatCache(target)
-    ended = answered(talk, prompt, toys.Knows(len(prompt), plain[0]), eos=[end], tokens=7)
+    cache = ChatCache(target)
+    ended = answered(cache, prompt, toys.Knows(len(prompt), plain[0]), eos=[end], tokens=7)
     assert ended[0] == plain[0][:cut]
     for at in range(len(prompt), len(prompt) + cut):
         assert torch.equal(ended[1][at], plain[1][at])
     turn = [*prompt, *ended[0], 3]
-    second = answered(talk, turn, None, limit=9)
+    second = answered(cache, turn, None, limit=9)
     target.rewind(0)
     assert_same(answered(ChatCache(target), turn, toys.Anything(), limit=9), second, "the turn behind")
 
@@ -205,8 +205,8 @@ def test_the_lane_has_one_width(kind: str) -> None:
     for name, make in ((name, many[name]) for name in ("right for two", "tree", "device")):
         target.rewind(0)
         assert_same(answered(ChatCache(target), prompt, make(), tokens=5, limit=12), plain, name)
-    assert target.lane is not None
-    assert {key[2:4] for key in target.lane._passes} == {(8, span(target.context + MAX_DRAFT_ROWS))}
+    assert target.graph_runner is not None
+    assert {key[2:4] for key in target.graph_runner._passes} == {(8, padded(target.context + MAX_DRAFT_ROWS))}
 
 
 @pytest.mark.parametrize("exact", [None, 7])

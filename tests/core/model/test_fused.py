@@ -357,17 +357,17 @@ def test_a_whole_model_says_the_same(name: str) -> None:
     known = golden.tensors(name)
     model = golden.decoder(golden.FOLDER / name, torch.float32, 64)
     ids, prompt = known["input_ids"][0], known["greedy.prompt_ids"][0]
-    read, talk = model.new_cache(64), model.new_cache(64)
+    read, chat_cache = model.new_cache(64), model.new_cache(64)
     with ops.only("cpu", None):
-        for cache, some in ((read, ids[:20]), (talk, prompt[:-1])):
+        for cache, some in ((read, ids[:20]), (chat_cache, prompt[:-1])):
             model.run(some, cache)
             cache.commit(len(some))
     said = prompt[-1:]
     with ops.only("cpu", BACKEND):
         logits = model.run(ids[20:24], read).logits
         for length in range(len(prompt), len(prompt) + 3):
-            said = torch.cat((said, model.run(said[-1:], talk).logits.argmax(-1)))
-            talk.commit(length)
+            said = torch.cat((said, model.run(said[-1:], chat_cache).logits.argmax(-1)))
+            chat_cache.commit(length)
     golden.assert_close(logits, known["logits"][0, 20:24], atol=golden.tolerance(name))
     assert torch.equal(said[1:], known["greedy.new_ids"][0, :3])
 
@@ -384,6 +384,6 @@ def test_states_of_a_whole_model_roll_back(name: str) -> None:
     with ops.only("cpu", BACKEND):
         for capture in (None, Capture()):
             drafter = toys.guard(toys.Knows(len(prompt), want, right=2, vocab=model.spec.vocab))
-            talk = ChatCache(TargetModel(model, describe(folder), 64, capture))
-            got = toys.answer(talk, prompt, drafter, limit=9)
+            chat_cache = ChatCache(TargetModel(model, describe(folder), 64, capture))
+            got = toys.answer(chat_cache, prompt, drafter, limit=9)
             assert got.token_ids == want and got.passes == 3

@@ -130,7 +130,7 @@ def test_rewind_three_windows_back(name: str) -> None:
     for at in range(0, 150, 30):
         model.run(ids[at : at + 30], cache)
         cache.commit(at + 30)
-        cache.keep()
+        cache.snapshot()
     reached = cache.rewind(95)
     assert reached == (95 if cache.cut else 90)
     result = model.run(ids[reached:], cache)

@@ -35,12 +35,12 @@ def told(request: pytest.FixtureRequest) -> Iterator[Golden]:
         yield Golden(name, tight=bool(tight))
 
 
-def answer(told: Golden, talk: ChatCache, prompt: list[int], right: int | None, tokens: int = 5) -> list[int]:
+def answer(told: Golden, cache: ChatCache, prompt: list[int], right: int | None, tokens: int = 5) -> list[int]:
     drafter = None
     if right is not None:
         known = told.text if prompt == told.prompt else []
         drafter = toys.guard(toys.Knows(len(prompt), known, right, vocab=256))
-    report = toys.answer(talk, prompt, drafter, limit=len(told.text), tokens=tokens)
+    report = toys.answer(cache, prompt, drafter, limit=len(told.text), tokens=tokens)
     if right == 99 and prompt == told.prompt:
         assert report.accepted == report.proposed > 0
     if right == 0:
@@ -50,16 +50,16 @@ def answer(told: Golden, talk: ChatCache, prompt: list[int], right: int | None, 
 
 @pytest.mark.parametrize("right", [None, 99, 0, 1, 3], ids=["plain", "right", "wrong", "right-1", "right-3"])
 def test_the_continuation_is_the_reference(told: Golden, right: int | None) -> None:
-    assert answer(told, told.talk(), told.prompt, right) == told.text
+    assert answer(told, told.new_cache(), told.prompt, right) == told.text
 
 
 def test_a_tree_whose_second_children_are_right(told: Golden) -> None:
     """Kept where trees are verified; where one line is, its first children, nothing is, and the text is the same."""
-    talk = told.talk()
+    cache = told.new_cache()
     tree = toys.Bushy(toys.Knows(len(told.prompt), told.text, vocab=256), turn=1)
-    report = toys.answer(talk, told.prompt, toys.guard(tree), limit=len(told.text), tokens=6)
+    report = toys.answer(cache, told.prompt, toys.guard(tree), limit=len(told.text), tokens=6)
     assert report.token_ids == told.text
-    if talk.target.trees:
+    if cache.target.trees:
         assert report.accepted * 2 == report.proposed > 0
     else:
         assert report.accepted == 0
@@ -67,20 +67,20 @@ def test_a_tree_whose_second_children_are_right(told: Golden) -> None:
 
 def test_further_turns_and_edits(told: Golden) -> None:
     """The next turn goes on from a kept state, an edit goes back past it; both as if told afresh."""
-    talk = told.talk()
-    assert answer(told, talk, told.prompt, 2) == told.text
+    cache = told.new_cache()
+    assert answer(told, cache, told.prompt, 2) == told.text
     longer = [*told.prompt, *told.text[:-1], 7]
-    kept = talk.target.length
-    first = answer(told, talk, longer, None)
-    assert first == answer(told, told.talk(), longer, None)
+    kept = cache.target.length
+    first = answer(told, cache, longer, None)
+    assert first == answer(told, told.new_cache(), longer, None)
     assert kept >= len(told.prompt)
     edited = [*told.prompt[:10], 3, 1, 4]
-    assert answer(told, talk, edited, None) == answer(told, told.talk(), edited, None)
-    assert answer(told, talk, told.prompt, 1) == told.text
+    assert answer(told, cache, edited, None) == answer(told, told.new_cache(), edited, None)
+    assert answer(told, cache, told.prompt, 1) == told.text
 
 
 def test_the_next_turn_is_no_full_prefill(told: Golden) -> None:
-    talk = told.talk()
-    answer(told, talk, told.prompt, 2)
-    said = talk.tokens[: talk.target.length]
-    assert talk.reuse([*said, 9, 9]) == len(said)
+    cache = told.new_cache()
+    answer(told, cache, told.prompt, 2)
+    said = cache.tokens[: cache.target.length]
+    assert cache.reuse([*said, 9, 9]) == len(said)

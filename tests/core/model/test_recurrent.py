@@ -75,7 +75,7 @@ def test_prefill_then_drafts(name: str) -> None:
     cache = model.new_cache(60, slack=8)
     model.run(ids[:20], cache)
     cache.commit(20)
-    cache.keep()
+    cache.snapshot()
     for right in (1, 4):
         draft = torch.cat((ids[20 : 20 + right], (ids[20 + right : 27] + 1) % 256))
         model.run(draft, cache)

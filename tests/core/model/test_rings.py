@@ -75,7 +75,7 @@ def test_rewind_three_windows_back(name: str) -> None:
     for at in range(0, 150, 30):
         model.run(ids[at : at + 30], cache)
         cache.commit(at + 30)
-        cache.keep()
+        cache.snapshot()
     assert cache.rewind(145) == 145  # the slack
     assert cache.rewind(145 - 3 * 16) == 90
     logits = fed(model, cache, ids[90:], 8)

@@ -331,13 +331,13 @@ def test_still_passes(window: int) -> None:
 
     def run(parents: tuple[int, ...] | None) -> list[Tensor]:
         cache = filled(decoder, 100, slack=16, rings=0)
-        lane = GraphRunner(decoder, cache, Capture())
+        runner = GraphRunner(decoder, cache, Capture())
         found = []
         for length in (100, 103):
             cache.commit(length)
-            result = lane.forward(ids(5).tolist(), parents, (1, 2))
+            result = runner.forward(ids(5).tolist(), parents, (1, 2))
             assert result.hidden is not None
-            found += [result.logits.clone(), result.hidden.clone(), lane.early(ids(3), length, 1).clone()]
+            found += [result.logits.clone(), result.hidden.clone(), runner.early(ids(3), length, 1).clone()]
         return found
 
     for parents in (None, (-1, 0, 0, -1)):

@@ -26,7 +26,7 @@ def test_a_key_is_captured_once() -> None:
         return x * sheet, x + sheet[-1]
 
     for key, rows in (("two", 2), ("three", 3), ("two", 2)):
-        sheet, x = steps.told(range(1, rows + 1)), torch.rand(rows)
+        sheet, x = steps.pinned(range(1, rows + 1)), torch.rand(rows)
         product, total = steps(key, work, sheet, x)
         assert torch.equal(product, x * sheet)
         assert torch.equal(total, x + rows)
@@ -63,7 +63,7 @@ def test_a_snapshot_outlives_the_captured_pass_that_it_came_from(kind: str) -> N
             target.forward(ids)
             target.commit(target.length + len(ids))
             if ids is prompt or len(ids) == 1:
-                target.keep()
+                target.snapshot()
         rows = []
         for length in (6, 5):
             assert target.rewind(length) == length

@@ -51,7 +51,7 @@ def learnt() -> Policy:
 
 def test_what_was_kept_is_recalled(model: Path) -> None:
     policy = learnt()
-    History(ModelChoice(), model, CPU).keep(policy)
+    History(ModelChoice(), model, CPU).save(policy)
     again = History(ModelChoice(), model, CPU)
     known = again.costs()
     assert known is not None
@@ -69,7 +69,7 @@ def test_what_was_kept_is_recalled(model: Path) -> None:
 
 @pytest.mark.parametrize("change", ["way", "file"])
 def test_another_way_of_loading_has_other_costs(change: str, model: Path) -> None:
-    History(ModelChoice(), model, CPU).keep(learnt())
+    History(ModelChoice(), model, CPU).save(learnt())
     choice = ModelChoice(quantize="int8") if change == "way" else ModelChoice()
     if change == "file":
         model.write_bytes(b"other weights")
@@ -91,14 +91,14 @@ def test_a_broken_or_old_file_is_as_good_as_none(text: bytes, model: Path, capsy
     made = History(ModelChoice(), model, CPU)
     assert made.costs() is None
     assert "not" in capsys.readouterr().err
-    made.keep(learnt())
+    made.save(learnt())
     assert made.costs() is not None
     assert [one.name for one in file.parent.iterdir()] == ["policy.json"]
 
 
 def test_numbers_that_cannot_be_are_not_believed(model: Path) -> None:
     made = History(ModelChoice(), model, CPU)
-    made.keep(learnt())
+    made.save(learnt())
     file = paths.state_dir() / "policy.json"
     data = msgspec.json.decode(file.read_bytes())
     for record in data["drafters"].values():
@@ -117,7 +117,7 @@ def test_it_does_not_grow_without_end(model: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(history, "MOST", 3)
     for size in range(5):
         model.write_bytes(b"x" * (size + 1))
-        History(ModelChoice(), model, CPU).keep(learnt())
+        History(ModelChoice(), model, CPU).save(learnt())
     data = msgspec.json.decode((paths.state_dir() / "policy.json").read_bytes())
     assert len(data["costs"]) == len(data["drafters"]) == 3
     assert History(ModelChoice(), model, CPU).costs() is not None
@@ -126,14 +126,14 @@ def test_it_does_not_grow_without_end(model: Path, monkeypatch: pytest.MonkeyPat
 def test_a_folder_that_cannot_be_written_to_is_told(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths.state_dir().parent.mkdir(parents=True)
     paths.state_dir().write_text("a file in its place")
-    History(ModelChoice(), model, CPU).keep(learnt())
+    History(ModelChoice(), model, CPU).save(learnt())
     assert "could not be written" in capsys.readouterr().err
 
 
 def test_rows_tell_what_was_measured(model: Path) -> None:
-    History(ModelChoice(), model, CPU).keep(learnt())
+    History(ModelChoice(), model, CPU).save(learnt())
     rows = [DrafterRow(name="d"), DrafterRow(name="other")]
-    history.tell(rows, model)
+    history.add_measured(rows, model)
     assert "4.0 tokens a pass" in rows[0].choice and rows[1].choice == ""
 
 
@@ -158,7 +158,7 @@ def test_a_second_load_measures_one_width(model: Path) -> None:
     target, made = toys.target(), History(ModelChoice(), model, CPU)
     first = Watched(target)
     policy = first.policy(None, 1)
-    made.keep(policy)
+    made.save(policy)
     second = Watched(target)
     again = second.policy(made.costs(), 1)
     assert again.costs.passes == policy.costs.passes
@@ -168,7 +168,7 @@ def test_a_second_load_measures_one_width(model: Path) -> None:
 @pytest.mark.parametrize("factor", [0.6, 1.5])
 def test_a_machine_that_has_changed_is_measured_anew(factor: float, model: Path) -> None:
     target, made = toys.target(), History(ModelChoice(), model, CPU)
-    made.keep(Watched(target).policy(None, 1))
+    made.save(Watched(target).policy(None, 1))
     second = Watched(target)
     second.unit *= factor
     assert second.policy(made.costs(), 1).costs.of(17) == pytest.approx(17 * second.unit)

@@ -472,11 +472,11 @@ def test_auto_does_without_it_and_its_name_brings_it_back() -> None:
         DrafterRow(name="d", usable=True, fit="exact", where="shipped"),
     ]
     policy, engine = machine(), Engine()
-    talk = SimpleNamespace(target=SimpleNamespace(info=None), drafters=DrafterPool())
-    model: Any = SimpleNamespace(rows=rows, policy=policy, talk=talk)
+    cache = SimpleNamespace(target=SimpleNamespace(info=None), drafters=DrafterPool())
+    model: Any = SimpleNamespace(rows=rows, policy=policy, cache=cache)
 
     def riders(name: str) -> tuple[str, ...]:
-        return engine._riders(model, DrafterChoice(name=name), None, None)[0]
+        return engine._drafters(model, DrafterChoice(name=name), None, None)[0]
 
     assert riders("auto") == ("free", "d")
     drafted(policy, "d", 0.15, 0.8, 36)

@@ -14,7 +14,7 @@ def score(offer: list[int], *rounds: list[int]) -> list[Scored]:
     shadow, at, found = UnverifiedDraft("x"), 10, []
     shadow.offer(at, offer)
     for tokens in rounds:
-        found += shadow.heard(at, tokens)
+        found += shadow.score(at, tokens)
         at += len(tokens)
     assert shadow.wants == bool(found)
     return found
@@ -42,9 +42,9 @@ def test_one_offer_at_a_time() -> None:
     shadow.offer(3, [1, 2])
     assert not shadow.wants
     shadow.offer(4, [7])  # too early: ignored
-    assert shadow.heard(3, [1]) == []
-    assert shadow.heard(4, [2]) == [Scored(2, 2)]
-    assert shadow.heard(5, [2]) == []
+    assert shadow.score(3, [1]) == []
+    assert shadow.score(4, [2]) == [Scored(2, 2)]
+    assert shadow.score(5, [2]) == []
 
 
 @pytest.mark.parametrize("start", [9, 11])
@@ -52,11 +52,11 @@ def test_text_that_does_not_go_on_from_it_drops_an_offer(start: int) -> None:
     """A rewind, or tokens that were not told."""
     shadow = UnverifiedDraft("x")
     shadow.offer(9, [1, 2, 3])
-    assert shadow.heard(9, [1]) == []
-    assert shadow.heard(start, [1, 2, 3]) == []
+    assert shadow.score(9, [1]) == []
+    assert shadow.score(start, [1, 2, 3]) == []
     assert shadow.wants
     shadow.offer(10, [5])
-    assert shadow.heard(10, [5]) == [Scored(1, 1)]
+    assert shadow.score(10, [5]) == [Scored(1, 1)]
 
 
 def test_it_counts_as_verification_would_have() -> None:
@@ -71,6 +71,6 @@ def test_it_counts_as_verification_would_have() -> None:
             wrong = (i for i, token in enumerate(offer) if token != text[at + i])
             want.append(Scored(len(offer), next(wrong, len(offer))))
         count = luck.randrange(1, 5)
-        found += shadow.heard(at, text[at : at + count])
+        found += shadow.score(at, text[at : at + count])
         at += count
     assert found == want[: len(found)] and len(found) > 100

@@ -99,13 +99,13 @@ def test_what_a_drafter_takes_is_learnt_where_it_rides_by_its_name(tree: bool) -
 def test_states_are_aligned() -> None:
     """hidden[i] is the state that produced tokens[i]: recomputed in one pass over the whole text."""
     listener = toys.Listener()
-    talk = ChatCache(toys.target())
+    cache = ChatCache(toys.target())
     prompt = [i % 48 for i in range(3, 3 + 30)]
-    toys.answer(talk, prompt, toys.guard(listener), limit=12)
+    toys.answer(cache, prompt, toys.guard(listener), limit=12)
     model = toys.target()
-    whole = model.forward(talk.tokens, states=(0, 2)).hidden
+    whole = model.forward(cache.tokens, states=(0, 2)).hidden
     assert whole is not None
-    assert listener.heard == talk.tokens
+    assert listener.heard == cache.tokens
     assert listener.states[0] is None  # nothing produced the first token of the prompt
     for at, state in enumerate(listener.states[1:], 1):
         assert state is not None
@@ -115,39 +115,39 @@ def test_states_are_aligned() -> None:
 def test_states_over_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outrider.core.session.answer.CHUNK", 7)
     listener = toys.Listener()
-    talk = ChatCache(toys.target())
+    cache = ChatCache(toys.target())
     prompt = [i % 48 for i in range(33)]
     events: list = []
-    toys.answer(talk, prompt, toys.guard(listener), limit=5, events=events)
+    toys.answer(cache, prompt, toys.guard(listener), limit=5, events=events)
     assert all(state is not None for state in listener.states[1:])
     assert [int(event.done) for event in events if isinstance(event, Progress)] == [7, 14, 21, 28, 33]
 
 
 def test_prefix_is_reused_and_leaves_no_trace() -> None:
     drafter = toys.guard(Lookup())
-    talk = ChatCache(toys.target())
-    first = toys.answer(talk, PROMPT, drafter)
+    cache = ChatCache(toys.target())
+    first = toys.answer(cache, PROMPT, drafter)
     longer = [*PROMPT, *first.token_ids, 3, 1]
-    before = talk.target.length
+    before = cache.target.length
     assert before > len(PROMPT)
-    again = toys.answer(talk, longer, drafter)
+    again = toys.answer(cache, longer, drafter)
     assert again.token_ids == toys.answer(ChatCache(toys.target()), longer).token_ids
     other = [*PROMPT[:3], 40, 41]  # an edit: rewind of target and drafter
-    assert toys.answer(talk, other, drafter).token_ids == toys.answer(ChatCache(toys.target()), other).token_ids
-    same = toys.answer(talk, PROMPT, drafter)
+    assert toys.answer(cache, other, drafter).token_ids == toys.answer(ChatCache(toys.target()), other).token_ids
+    same = toys.answer(cache, PROMPT, drafter)
     assert same.token_ids == first.token_ids
 
 
 def test_the_same_prompt_again_prefills_one_token() -> None:
-    talk = ChatCache(toys.target())
-    toys.answer(talk, PROMPT, limit=1)
-    assert talk.reuse(PROMPT) == len(PROMPT) - 1
+    cache = ChatCache(toys.target())
+    toys.answer(cache, PROMPT, limit=1)
+    assert cache.reuse(PROMPT) == len(PROMPT) - 1
 
 
 def test_a_prompt_that_is_cached_whole_takes_its_first_token_from_kept_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pass over the prompt, for plain decoding as for a drafter that reads the last state; an edit is prefilled."""
-    talk, listening = ChatCache(toys.target()), toys.guard(toys.Listener())
-    first = toys.answer(talk, PROMPT, listening, limit=6)
+    cache, listening = ChatCache(toys.target()), toys.guard(toys.Listener())
+    first = toys.answer(cache, PROMPT, listening, limit=6)
     prefilled: list[int] = []
     forward = TargetModel.forward
 
@@ -157,21 +157,21 @@ def test_a_prompt_that_is_cached_whole_takes_its_first_token_from_kept_logits(mo
 
     monkeypatch.setattr(TargetModel, "forward", counted)
     for drafter in (listening, None, toys.guard(Lookup())):
-        again = toys.answer(talk, PROMPT, drafter, limit=6)
+        again = toys.answer(cache, PROMPT, drafter, limit=6)
         assert again.token_ids == first.token_ids and again.reused == len(PROMPT)
     assert prefilled == []
-    assert toys.answer(talk, [*PROMPT, 5], limit=2).reused == len(PROMPT)
-    assert toys.answer(talk, PROMPT, limit=6).token_ids == first.token_ids
+    assert toys.answer(cache, [*PROMPT, 5], limit=2).reused == len(PROMPT)
+    assert toys.answer(cache, PROMPT, limit=6).token_ids == first.token_ids
     assert prefilled == [1, 1]  # of the newest prompt alone
 
 
 def test_a_state_that_was_not_kept_costs_one_token_and_no_other_text() -> None:
-    talk, listener = ChatCache(toys.target()), toys.Listener()
-    first = toys.answer(talk, PROMPT, limit=6)
-    again = toys.answer(talk, PROMPT, toys.guard(listener), limit=6)
+    cache, listener = ChatCache(toys.target()), toys.Listener()
+    first = toys.answer(cache, PROMPT, limit=6)
+    again = toys.answer(cache, PROMPT, toys.guard(listener), limit=6)
     assert again.token_ids == first.token_ids and again.reused == len(PROMPT) - 1
     assert listener.states[len(PROMPT)] is not None
-    kept = toys.answer(talk, PROMPT, toys.guard(listener), limit=6)
+    kept = toys.answer(cache, PROMPT, toys.guard(listener), limit=6)
     assert kept.token_ids == first.token_ids and kept.reused == len(PROMPT)
 
 
@@ -202,13 +202,13 @@ def test_context_limit_with_eos_inside_a_draft() -> None:
 
 
 def test_a_prompt_over_the_context_is_refused_before_any_work() -> None:
-    talk = ChatCache(toys.target(context=16))
+    cache = ChatCache(toys.target(context=16))
     with pytest.raises(UsageError, match=r"16 tokens; with room for an answer 15 fit") as caught:
-        toys.answer(talk, list(range(16)))
+        toys.answer(cache, list(range(16)))
     assert caught.value.hint
     assert context._REFUSED.match(str(caught.value))  # by which the chat tells it from other refusals
-    assert talk.target.length == 0
-    report = toys.answer(talk, list(range(15)), limit=None)
+    assert cache.target.length == 0
+    report = toys.answer(cache, list(range(15)), limit=None)
     assert (len(report.token_ids), report.finish, report.limit) == (1, "length", "context")
 
 
@@ -259,15 +259,15 @@ def test_an_answer_that_runs_in_circles_says_so_and_teaches_nothing() -> None:
     """It would teach that drafts of any length are right."""
     stuck, free = Settings(temperature=0.0, logit_bias=((7, 1e3),)), toys.GREEDY
     right = toys.guard(toys.Knows(len(PROMPT), [7] * 200))
-    talk, policy = ChatCache(toys.target()), Policy()
+    cache, policy = ChatCache(toys.target()), Policy()
     policy.calibrate(1, 1e-3)
-    short = toys.answer(talk, PROMPT, right, settings=stuck, limit=40, tokens=None, policy=policy)
+    short = toys.answer(cache, PROMPT, right, settings=stuck, limit=40, tokens=None, policy=policy)
     known = policy.dump()
     assert not short.loops and known
-    long = toys.answer(talk, PROMPT, right, settings=stuck, limit=100, tokens=None, policy=policy)
+    long = toys.answer(cache, PROMPT, right, settings=stuck, limit=100, tokens=None, policy=policy)
     assert long.loops and long.accepted > 20
     assert policy.dump() == known
-    toys.answer(talk, PROMPT, right, settings=free, limit=40, tokens=None, policy=policy)
+    toys.answer(cache, PROMPT, right, settings=free, limit=40, tokens=None, policy=policy)
     assert policy.dump() != known
 
 
@@ -280,11 +280,12 @@ def test_cancel_keeps_what_was_said() -> None:
 
 def test_cancel_during_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outrider.core.session.answer.CHUNK", 4)
-    talk = ChatCache(toys.target())
-    report = toys.answer(talk, list(range(40)), control=toys.Still(stop_after=2))
+    cache = ChatCache(toys.target())
+    report = toys.answer(cache, list(range(40)), control=toys.Still(stop_after=2))
     assert (report.finish, report.token_ids, report.passes) == ("cancelled", [], 0)
     assert (
-        toys.answer(talk, list(range(40))).token_ids == toys.answer(ChatCache(toys.target()), list(range(40))).token_ids
+        toys.answer(cache, list(range(40))).token_ids
+        == toys.answer(ChatCache(toys.target()), list(range(40))).token_ids
     )
 
 
@@ -326,8 +327,8 @@ def test_the_device_form_gives_the_text_of_the_host_form(settings: Settings) -> 
     want = plain(settings)
     host = drafted(toys.Bigram(device=False), settings, tokens=3)
     toy = toys.target()
-    talk = ChatCache(TargetModel(toy.decoder, toy.info, toy.context, Capture()))
-    device = toys.answer(talk, PROMPT, toys.guard(toys.Bigram(device=True)), settings=settings, tokens=3, detail=True)
+    cache = ChatCache(TargetModel(toy.decoder, toy.info, toy.context, Capture()))
+    device = toys.answer(cache, PROMPT, toys.guard(toys.Bigram(device=True)), settings=settings, tokens=3, detail=True)
     assert device.token_ids == host.token_ids == want.token_ids
     assert device.kinds == host.kinds
     assert (device.passes, device.proposed, device.accepted) == (host.passes, host.proposed, host.accepted)
@@ -388,12 +389,12 @@ def test_first_children() -> None:
 
 
 def test_steps_tell_prompt_phase_and_plain_passes() -> None:
-    talk, events = ChatCache(toys.target()), []
-    toys.answer(talk, PROMPT, limit=12, events=events)
+    cache, events = ChatCache(toys.target()), []
+    toys.answer(cache, PROMPT, limit=12, events=events)
     steps = [event for event in events if isinstance(event, Step)]
     assert (steps[0].prompt, steps[0].reused) == (len(PROMPT), 0)
     assert not any(step.prompt or step.reused for step in steps[1:])
     assert {step.phase for step in steps} == {"prose"} and steps[0].plain is None
     events.clear()
-    again = toys.answer(talk, [*PROMPT, 4], limit=4, events=events)
+    again = toys.answer(cache, [*PROMPT, 4], limit=4, events=events)
     assert events[0].reused == again.reused > 0

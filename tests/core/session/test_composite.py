@@ -157,7 +157,7 @@ def test_where_one_that_was_asked_is_silent_the_next_drafts_in_the_same_round(tr
     context = Context([*PROMPT, *truth[:1]], 4, False, *_unused())
     assert both.choose(UpcomingRound(), context, 48).name == "mute"
     draft = both.propose(context, 48)
-    assert draft is not None and both.riding == "good"
+    assert draft is not None and both.active == "good"
 
 
 def test_who_does_not_ride_is_told_later_all_at_once(truth: list[int]) -> None:

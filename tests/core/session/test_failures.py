@@ -16,7 +16,7 @@ import toys
 
 from outrider.core.base.errors import DrafterError, UsageError
 from outrider.core.base.protocol import DrafterChoice, DrafterRow
-from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Stateless, Target, registry
+from outrider.core.drafting import Context, Draft, Fit, Match, ModelInfo, Stateless, Target, active, registry
 from outrider.core.policy.policy import Policy
 from outrider.core.session.chat_cache import ChatCache
 from outrider.core.session.engine import Engine
@@ -109,16 +109,16 @@ def model(*names: str) -> Any:
         DrafterRow(name=name, usable=True, fit="exact", where="shipped", gain=1.0 + number)
         for number, name in enumerate(names)
     ]
-    return SimpleNamespace(rows=rows, policy=Policy(), talk=ChatCache(toys.target()), refused=[], choice=None)
+    return SimpleNamespace(rows=rows, policy=Policy(), cache=ChatCache(toys.target()), refused=[], choice=None)
 
 
 def ask(
     engine: Engine, here: Any, name: str, notes: list[str] | None = None, **options: Any
-) -> registry.ActiveDrafter | None:
+) -> active.ActiveDrafter | None:
     return engine.drafter(here, DrafterChoice(name=name, options=options), (notes if notes is not None else []).append)
 
 
-def propose(rider: registry.ActiveDrafter | None) -> None:
+def propose(rider: active.ActiveDrafter | None) -> None:
     """Ask for a draft, which some fail at."""
     assert rider is not None
     rider.propose(Context([1, 2], 4, False, None, None, None), 48)  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ def test_so_is_one_that_could_not_be_loaded() -> None:
 
 def test_of_several_those_loaded_before_the_failing_one_are_kept_and_closed_with_the_rest() -> None:
     engine, here = Engine(), model("breaks", "good", "unreadable")
-    assert engine._riders(here, DrafterChoice(name="composite"), None, None)[0][-1] == "unreadable"
+    assert engine._drafters(here, DrafterChoice(name="composite"), None, None)[0][-1] == "unreadable"
     engine.model = here
     with pytest.raises(DrafterError):
         ask(engine, here, "composite")

@@ -101,7 +101,7 @@ def test_memory_is_told_as_it_came_out(tmp_path: Path, monkeypatch: pytest.Monke
     path = toys.checkpoint(tmp_path / "tiny")
     choice = ModelChoice(model=str(path), dtype="fp32", device="cpu", threads=1)
     model = open_model(choice, path, lambda *_: None, lambda: False)
-    target, told = model.talk.target, model.loaded.memory
+    target, told = model.cache.target, model.loaded.memory
     assert told is not None and told.context == target.context and told.overhead > 0
     assert (told.weights, told.states) == (target.decoder.weights.nbytes, target.cache.nbytes)
     assert told.total == told.weights + target.cache.nbytes + told.overhead and told.verdict == ""

@@ -151,19 +151,19 @@ def test_what_it_has_heard_is_not_told_again_in_other_company() -> None:
     """A drafter that rode alone knows more than one that joins it; each hears every token once, in order, with its states."""
     one, other = toys.Listener(), toys.Listener()
     drafters = [toys.guard(one, name="one"), toys.guard(other, name="other")]
-    talk, prompt = ChatCache(toys.target()), [number * 7 % 48 for number in range(40)]
+    cache, prompt = ChatCache(toys.target()), [number * 7 % 48 for number in range(40)]
     made = Policy()
     together = Composite(drafters, made)
-    first = toys.answer(talk, prompt, drafters[0], limit=8)
+    first = toys.answer(cache, prompt, drafters[0], limit=8)
     assert other.heard == []
     longer = [*prompt, *first.token_ids, 1, 2]
     table = {"one": drafters[0], "both": together, "other": drafters[1]}
     control = toys.Still({3: DrafterChoice(name="both", tokens=4), 5: DrafterChoice(name="other", tokens=4)})
-    toys.answer(talk, longer, table, limit=24, control=control, policy=made)
-    toys.answer(talk, longer[:30], together, limit=12, policy=made)  # an edit of an earlier turn
+    toys.answer(cache, longer, table, limit=24, control=control, policy=made)
+    toys.answer(cache, longer[:30], together, limit=12, policy=made)  # an edit of an earlier turn
     for drafter in drafters:
         drafter.catch_up()
-    assert one.heard == other.heard == talk.tokens and not any(drafter.failed for drafter in drafters)
+    assert one.heard == other.heard == cache.tokens and not any(drafter.failed for drafter in drafters)
 
 
 def test_a_failure_is_forgiven_by_its_own_name_alone() -> None:

@@ -77,7 +77,7 @@ def test_how_a_chat_of_a_gguf_file_begins(
     ids = engine.prompt_ids(model, request)
     assert ids[: len(begins)] == begins and ids.count(BOS) == begins.count(BOS)
     stable = engine.stable(model, request, ids)
-    assert stable == 0 if model.talk.target.cache.cut else stable > len(begins) + 2
+    assert stable == 0 if model.cache.target.cache.cut else stable > len(begins) + 2
     going_on = asked(engine, messages=[Message("user", "hi"), Message("assistant", "well")], continues=[])
     assert engine.order(model, going_on, 0.0).ids[: len(ids)] == ids
     engine.generate(request, lambda event: None, toys.Still())
@@ -107,7 +107,7 @@ def test_a_prompt_that_cannot_fit_is_not_encoded(engine: Engine, monkeypatch: py
         raise AssertionError("it was encoded")
 
     monkeypatch.setattr(model.tokenizer, "encode", never)
-    context = model.talk.target.context
+    context = model.cache.target.context
     long = "a" * (context * model.tokenizer.longest + 1)
     chat = asked(engine, messages=[Message("user", long)])
     many = asked(engine, messages=[Message("user", long[: len(long) // 2])] * 3)

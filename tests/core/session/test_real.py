@@ -111,12 +111,12 @@ def test_bf16_text_is_the_same_too(drafters: dict[str, DrafterChoice], prompt: s
 def test_a_second_turn_reuses_the_first(engine: Engine, drafters: dict[str, DrafterChoice], tmp_path: Path) -> None:
     first = ask(engine, PROMPTS[0], drafters["none"], Sampling(temperature=0, max_tokens=16))
     assert engine.model is not None
-    talk = engine.model.talk
+    cache = engine.model.cache
     request = Generate(
         1,
         ModelChoice(model="starter", dtype="fp32", device="cpu"),
         messages=[Message("user", PROMPTS[0]), Message("assistant", first.text), Message("user", "And of Spain?")],
     )
     ids = engine.prompt_ids(engine.model, request)
-    shared = talk.reuse(ids)
+    shared = cache.reuse(ids)
     assert shared >= first.prompt_tokens + len(first.token_ids)

@@ -25,10 +25,10 @@ PROMPT = [number * 7 % 48 for number in range(40)]
 RIDES = DrafterChoice(name="rides", tokens=4)
 
 
-def check(listener: toys.Listener, talk: ChatCache) -> None:
+def check(listener: toys.Listener, chat_cache: ChatCache) -> None:
     """Every state but the first token's is known and the right one."""
-    whole = toys.target().forward(talk.tokens, states=(0, 2)).hidden
-    assert whole is not None and listener.heard == talk.tokens
+    whole = toys.target().forward(chat_cache.tokens, states=(0, 2)).hidden
+    assert whole is not None and listener.heard == chat_cache.tokens
     assert listener.states[0] is None
     for at, state in enumerate(listener.states[1:], 1):
         assert state is not None, at
@@ -37,15 +37,15 @@ def check(listener: toys.Listener, talk: ChatCache) -> None:
 
 def answered(listener: toys.Listener, way: str, make: Any) -> ChatCache:
     """An answer in which the listener takes up late; `make`: what rides of it."""
-    talk = ChatCache(toys.target())
+    chat_cache = ChatCache(toys.target())
     table = {"none": None, "rides": make(toys.guard(listener))}
     control = toys.Still(switches={4: RIDES}) if way == "switch" else None
     want = toys.answer(ChatCache(toys.target()), PROMPT, limit=12)
-    got = toys.answer(talk, PROMPT, table, limit=12, control=control)
+    got = toys.answer(chat_cache, PROMPT, table, limit=12, control=control)
     if way == "regenerate":
-        got = toys.answer(talk, PROMPT, table["rides"], limit=12)
+        got = toys.answer(chat_cache, PROMPT, table["rides"], limit=12)
     assert got.token_ids == want.token_ids and got.proposed
-    return talk
+    return chat_cache
 
 
 @pytest.mark.parametrize("way", ["switch", "regenerate"])
@@ -64,10 +64,10 @@ def test_so_do_those_that_ride_together(way: str) -> None:
         return Composite([free, rider], Policy())
 
     made: list[Composite] = []
-    talk = answered(listener, way, lambda rider: made.append(composite(rider)) or made[0])
+    chat_cache = answered(listener, way, lambda rider: made.append(composite(rider)) or made[0])
     for part in made[0]._parts:
         part.catch_up()
-    check(listener, talk)
+    check(listener, chat_cache)
 
 
 def parts(target: TargetModel) -> list[Tensor]:
@@ -105,20 +105,20 @@ def test_the_cache_stays_bit_for_bit(kind: str) -> None:
 
 def test_what_it_knows_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither where it rode from the start, nor for the one token at the seam of two turns."""
-    talk, rider = ChatCache(toys.target()), toys.guard(toys.Listener())
-    first = toys.answer(talk, PROMPT, rider, limit=12)
+    chat_cache, rider = ChatCache(toys.target()), toys.guard(toys.Listener())
+    first = toys.answer(chat_cache, PROMPT, rider, limit=12)
     monkeypatch.setattr(TargetModel, "standing", lambda self, cache: 1 / 0)
-    toys.answer(talk, [*PROMPT, *first.token_ids, 1, 2, 3], rider, limit=12)
+    toys.answer(chat_cache, [*PROMPT, *first.token_ids, 1, 2, 3], rider, limit=12)
     toys.answer(ChatCache(toys.target()), PROMPT, toys.guard(toys.Anything()), limit=4)  # it needs no states
 
 
 def test_only_the_newest_tokens_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recompute, "MOST", 16)
     listener = toys.Listener()
-    talk = answered(listener, "regenerate", lambda rider: rider)
+    chat_cache = answered(listener, "regenerate", lambda rider: rider)
     known = [state is not None for state in listener.states]
     first = len(PROMPT) + 1 - 16
-    assert known == [False] * first + [True] * (len(talk.tokens) - first)
+    assert known == [False] * first + [True] * (len(chat_cache.tokens) - first)
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ def test_pieces_of_what_is_read_again_fit_together(chunk: int, monkeypatch: pyte
 
 def test_a_gap_among_the_newest_tokens_is_filled_however_much_is_known_before() -> None:
     """An answer of 30 tokens that another drafter made, behind a long chat that this one knows."""
-    talk, listener = ChatCache(toys.target()), toys.Listener()
+    chat_cache, listener = ChatCache(toys.target()), toys.Listener()
     rider = toys.guard(listener)
     prompt = [number * 5 % 48 for number in range(150)]
-    first = toys.answer(talk, prompt, rider, limit=4)
+    first = toys.answer(chat_cache, prompt, rider, limit=4)
     longer = [*prompt, *first.token_ids]
-    second = toys.answer(talk, longer, {"none": None, "rides": rider}, limit=30)
-    toys.answer(talk, [*longer, *second.token_ids, 1], rider, limit=8)
-    check(listener, talk)
+    second = toys.answer(chat_cache, longer, {"none": None, "rides": rider}, limit=30)
+    toys.answer(chat_cache, [*longer, *second.token_ids, 1], rider, limit=8)
+    check(listener, chat_cache)

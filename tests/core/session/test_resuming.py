@@ -47,7 +47,7 @@ def test_a_cut_answer_goes_on_as_if_it_had_not_been(
     make: Callable[[Path], Path], template: str, sampling: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, kept, reuse = with_template(make(tmp_path / "model"), template), [], ChatCache.reuse
-    monkeypatch.setattr(ChatCache, "reuse", lambda talk, ids: kept.append(reuse(talk, ids)) or kept[-1])
+    monkeypatch.setattr(ChatCache, "reuse", lambda cache, ids: kept.append(reuse(cache, ids)) or kept[-1])
     engine = Engine()
     whole, _ = ask(engine, model, limit=14, sampling=sampling)
     for cut in (1, 6, 13):

@@ -119,7 +119,7 @@ def test_the_next_turn_reuses_all_up_to_the_answer(
     folder = with_template(make(tmp_path / "model"), template)
     kept: list[int] = []
     reuse = ChatCache.reuse
-    monkeypatch.setattr(ChatCache, "reuse", lambda talk, ids: kept.append(reuse(talk, ids)) or kept[-1])
+    monkeypatch.setattr(ChatCache, "reuse", lambda cache, ids: kept.append(reuse(cache, ids)) or kept[-1])
     engine = Engine()
     first = [Message("user", "Tell me one thing")]
     then = [*first, Message("assistant", "That thing.", "I think, therefore."), Message("user", "Another")]

@@ -342,10 +342,10 @@ def test_what_templates_keep_of_earlier_thoughts(published: dict[str, ChatTempla
     shows, keeps = 0, 0
     for template in published.values():
         form = find(template.source, Letters())
-        talk = [Message("user", "Q"), Message("assistant", "ANSWER", "THOUGHT")]
+        cache = [Message("user", "Q"), Message("assistant", "ANSWER", "THOUGHT")]
         try:
-            last = template.render(talk, add_generation_prompt=False, now=NOW)
-            longer = template.render([*talk, Message("user", "R")], now=NOW)
+            last = template.render(cache, add_generation_prompt=False, now=NOW)
+            longer = template.render([*cache, Message("user", "R")], now=NOW)
         except OutriderError:
             continue
         assert form is not None or "THOUGHT" not in last + longer

@@ -11,7 +11,7 @@ import toys
 
 from outrider.core.drafting import registry
 from outrider.core.session.chat_cache import ChatCache
-from outrider.core.train.offline_acceptance import Acceptance, ride
+from outrider.core.train.offline_acceptance import Acceptance, measure_acceptance
 
 
 def test_rounds_are_counted_by_what_was_read_before() -> None:
@@ -28,7 +28,7 @@ def test_a_drafter_that_runs_the_targets_layers_is_measured_as_an_answer_would_m
     teacher.target.info = replace(info, config={**info.config, "exit_layer": 3})
     texts = pupils.answers(teacher, 6, length=30)
     rider = registry.load("layerskip", teacher.target, {}, pytest.fail)
-    made = ride(rider, teacher, texts, 4)
+    made = measure_acceptance(rider, teacher, texts, 4)
     tokens = passes = 0
     for text in texts:
         limit = len(text.ids) - text.first

@@ -17,5 +17,5 @@ class ModelInfo:
     layers: int
     tokenizer: str  # fingerprint; equal means shared token ids
     config: Mapping[str, object] = field(default_factory=dict)
-    path: str = ""  # where the checkpoint lies
+    path: str = ""  # where the checkpoint is
     tensors: frozenset[str] = frozenset()  # published names of all that it holds, heads for drafting included

@@ -83,7 +83,7 @@ class Generate(Request):
     detail: bool = False  # also p, rejected and top
     chances: bool = False  # also p alone, which costs little where no round is launched before the last one is read
     think: bool | None = None  # asks the chat template for thinking or for none; None = the model's own way
-    lenient: bool = False  # a drafter that cannot ride is told once, and the answer goes on without it
+    lenient: bool = False  # a drafter that cannot be used is reported once, and the answer goes on without it
     # The last message is the assistant's and is gone on with; these are its token ids, empty where they are not known. Steps
     # and report tell of the new part alone.
     continues: list[int] | None = None
@@ -168,7 +168,7 @@ class Verify(Request):
 
 
 class Train(Request):
-    """Train a drafter, or go on with a run that was stopped: then `order` names its folder, and the rest is as it was begun.
+    """Train a drafter, or continue with a run that was stopped: then `order` names its folder, and the rest is as it was begun.
 
     Result: a dict, as `outrider train --json` writes it. A `Cancel` leaves the run so that it can go on."""
 
@@ -249,7 +249,7 @@ class Step(Event):
     top_text: list[list[str]] | None = None  # the texts of `top`
     phase: Phase = "prose"  # what kind of text it began in
     prompt: int = 0  # tokens of the prompt; of the first step alone
-    reused: int = 0  # of them, kept from the answer before
+    reused: int = 0  # of them, kept from the previous answer
     plain: PlainPass | None = None  # a few times a second, once it is known
     stands: tuple[int, int] | None = None  # characters of answer and thought that are gone on from, if not all of them
 

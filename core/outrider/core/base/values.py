@@ -203,7 +203,7 @@ class Report(msgspec.Struct):
     drafters: dict[str, int]  # passes by drafter, "none" for plain ones
     speedup: Speedup | None  # None where it is not sure
     thinking: str = ""  # what the model thought, without its markers
-    reused: int = 0  # of the prompt's tokens, kept from the answer before
+    reused: int = 0  # of the prompt's tokens, kept from the previous answer
     limit: Limit | None = None  # which limit ended it, where `finish` is "length"
     loops: bool = False  # it repeats one passage over and over, so that its figures say nothing of other text
     sampling: Sampling | None = None  # the values that held, the model's own and the defaults filled in
@@ -211,7 +211,7 @@ class Report(msgspec.Struct):
 
 
 class KnownDrafter(msgspec.Struct, kw_only=True):
-    """A published drafter. Without `repo` it lies in the target's own files."""
+    """A published drafter. Without `repo` it is in the target's own files."""
 
     method: str
     repo: str = ""
@@ -219,7 +219,7 @@ class KnownDrafter(msgspec.Struct, kw_only=True):
     nbytes: int = 0  # 0: not known
     about: bool = False  # the size is rounded
     note: str = ""
-    path: str | None = None  # where it lies on this machine, None = not here
+    path: str | None = None  # where it is on this machine, None = not here
 
 
 class MemoryPlan(msgspec.Struct, kw_only=True):
@@ -245,7 +245,7 @@ class ModelRow(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     name: str
     title: str = ""
-    path: str | None = None  # where it lies, None = not here yet
+    path: str | None = None  # where it is, None = not here yet
     nbytes: int = 0
     format: str = ""  # gguf, safetensors
     family: str = ""

@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 
 from outrider.core.base.errors import OutriderError
+from outrider.core.drafting.active import GuardedDrafter, is_interrupt, words_of
 from outrider.core.drafting.contract import Draft, Drafter
 from outrider.core.drafting.draft_check import flaw
-from outrider.core.drafting.registry import GuardedDrafter, is_interrupt, words_of
 from outrider.core.model.capture import capture_for
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.sample import Settings
 
 from .law import Law
-from .rig import ANSWER, Ask, Broken, Make, Nothing, Ride, Rig, Run, as_good, name_of, right, tokens_of
+from .rig import ANSWER, Ask, Broken, Make, Nothing, Rig, Run, WatchedDrafter, as_good, name_of, right, tokens_of
 
 SAMPLED = Settings(temperature=0.8, top_p=1.0)
 SEEDS = (1, 2)
@@ -68,11 +68,11 @@ def check(
     """Run every check, or those named. `make` gives a fresh drafter for a target, which is called `make.drafter` in what is
     found, if there is such a name; `prompts` are token ids.
 
-    `target` lends its weights alone. `tell` hears the name and number of each check and how many there are. Raises what
+    `target` lends its weights alone. `tell` gets the name and number of each check and how many there are. Raises what
     `make` raises at the first call.
     """
     texts = [tuple(ids[-PROMPT:]) for ids in prompts]
-    texts.append(texts[0][-REPEATED:] * TIMES)  # most models go on with a repetition, and most drafters guess it
+    texts.append(texts[0][-REPEATED:] * TIMES)  # most models continue with a repetition, and most drafters guess it
     kit = _Kit(target, make, texts, trusted)
     done = []
     try:
@@ -115,24 +115,24 @@ class _Kit:
         self.rig = Rig(target, 3 * ANSWER + 2 * max(len(ids) for ids in prompts))
         self._inner: Drafter = make(self.rig.target)
         self._name = name_of(make, self._inner)
-        self._ride: Ride | None = None
+        self._subject: WatchedDrafter | None = None
         self._answers: dict[tuple[int, ...], Run] = {}
         self.most = 0  # draft tokens that were accepted on one prompt
-        self.place: tuple[Sequence[int], int | None] = self.first, None  # a text, and the token behind it
+        self.place: tuple[Sequence[int], int | None] = self.first, None  # a text, and the token after it
 
-    def ride(self, *, twice: bool = False) -> Ride:
+    def subject(self, *, twice: bool = False) -> WatchedDrafter:
         """The drafter, reset; a new one where the last one failed."""
-        if self._ride is not None and self._ride.rider.failed:
+        if self._subject is not None and self._subject.drafter.failed:
             self._inner = self._make(self.rig.target)
-        self._ride = Ride(self._inner, self._name, trusted=self.trusted, twice=twice)
-        return self._ride
+        self._subject = WatchedDrafter(self._inner, self._name, trusted=self.trusted, twice=twice)
+        return self._subject
 
     def close(self) -> None:
-        """Let go of the drafter."""
-        if self._ride is None:
+        """Close the drafter."""
+        if self._subject is None:
             self._inner.close()
         else:
-            self._ride.close()
+            self._subject.close()
 
     def greedy(self) -> str:
         """The text at temperature 0 is that of plain decoding, in the device form too if there is one."""
@@ -154,19 +154,19 @@ class _Kit:
     def _ridden(self, ids: tuple[int, ...]) -> Run:
         """The greedy answer to a prompt in the host form; several checks look at it, and it is made once."""
         if ids not in self._answers:
-            self._answers[ids] = self.rig.run(Ask(ids), self.ride())
+            self._answers[ids] = self.rig.run(Ask(ids), self.subject())
         return self._answers[ids]
 
     def _on_device(self, ids: tuple[int, ...]) -> Run | None:
         """The same drafted on the device, in rounds that are captured where that is possible; None where it cannot do that."""
         target = self.rig.target
         rig = Rig(self._lender, target.context, capture_for(target.device))
-        made = self._make(rig.target)
-        ride = Ride(made, self._name, trusted=self.trusted, device=getattr(made, "device", False))
+        drafter = self._make(rig.target)
+        subject = WatchedDrafter(drafter, self._name, trusted=self.trusted, device=getattr(drafter, "device", False))
         try:
-            return rig.run(Ask(ids), ride) if ride.watch.device else None
+            return rig.run(Ask(ids), subject) if subject.watch.device else None
         finally:
-            ride.close()
+            subject.close()
 
     def _choose(self, ids: tuple[int, ...], run: Run) -> None:
         """Go on with the prompt where most tokens were accepted, and with a place where it drafts."""
@@ -182,7 +182,7 @@ class _Kit:
         proposed = 0
         for seed in SEEDS:
             ask = Ask(self.first, SAMPLED, seed)
-            got = self.rig.run(ask, self.ride())
+            got = self.rig.run(ask, self.subject())
             self.rig.same(ask, got)
             proposed += got.report.proposed
         if not proposed:
@@ -191,15 +191,15 @@ class _Kit:
 
     def rejection(self) -> str:
         """Under the rejection rule the next tokens have the target's law."""
-        ride = self.ride()
-        ride.rider.trusted = True
-        law = Law(self.rig.target, self.rig.tell(ride.rider, *self.place), ride.rider)
+        subject = self.subject()
+        subject.drafter.trusted = True
+        law = Law(self.rig.target, self.rig.prefill(subject.drafter, *self.place), subject.drafter)
         began, told = time.perf_counter(), 0
         for seed in range(DRAWS):
             if time.perf_counter() - began > LAW_SECONDS:
                 break
-            told += law.draw(ride.rider, seed)
-        ride.judge()
+            told += law.draw(subject.drafter, seed)
+        subject.judge()
         if law.n < LEAST_DRAWS:
             raise Nothing(f"{law.n} drafts in {LAW_SECONDS:.0f} s are too few to judge by.")
         return law.verdict() if told else f"It tells no probabilities. {law.verdict()}"
@@ -222,20 +222,20 @@ class _Kit:
         return f"The text is the same; after {len(ours[0])} drafts that were right in part {told}."
 
     def _afresh(self, tokens: list[int], most: int) -> Draft | None:
-        """What the drafter proposes behind a text that it is told at once."""
-        ride = self.ride()
-        self.rig.tell(ride.rider, tokens[:-1], tokens[-1])
-        draft = self.rig.draft(ride.rider, tokens, min(ride.width, most))
-        ride.judge()
+        """What the drafter proposes after a text that it gets in one step."""
+        subject = self.subject()
+        self.rig.prefill(subject.drafter, tokens[:-1], tokens[-1])
+        draft = self.rig.draft(subject.drafter, tokens, min(subject.width, most))
+        subject.judge()
         return draft
 
     def rewind(self) -> str:
         """After an edit in the middle of the conversation it goes on as a fresh one would."""
-        ride, talk = self.ride(), self.rig.talk()
-        whole = (*self.first, *self.rig.run(Ask(self.first), ride, talk).ids)
+        subject, cache = self.subject(), self.rig.new_cache()
+        whole = (*self.first, *self.rig.run(Ask(self.first), subject, cache).ids)
         edited = (*whole[: len(whole) // 2], *reversed(self.first[-8:]), *self.first)
-        got = self.rig.run(Ask(edited), ride, talk)
-        fresh = self.rig.run(Ask(edited), self.ride())
+        got = self.rig.run(Ask(edited), subject, cache)
+        fresh = self.rig.run(Ask(edited), self.subject())
         self.rig.same(Ask(edited), got)
         self.rig.same(Ask(edited), fresh)
         return f"The text is the same; {as_good(got.drafted, fresh.drafted, 'an edit')}."
@@ -243,7 +243,7 @@ class _Kit:
     def switch(self) -> str:
         """Taken up in the middle of an answer, left, and taken up again, it changes no word."""
         ask = Ask(self.first, switches=(3, 6, 9))
-        got = self.rig.run(ask, self.ride())
+        got = self.rig.run(ask, self.subject())
         self.rig.same(ask, got)
         return f"The same text through 3 switches; it proposed {got.report.proposed} tokens meanwhile."
 
@@ -251,12 +251,12 @@ class _Kit:
         """It comes to the end of the context without trouble."""
         rig = Rig(self._lender, len(self.first) + ROOM)
         ask = Ask(self.first, limit=None)
-        ride = Ride(self._make(rig.target), self._name, trusted=self.trusted)
+        subject = WatchedDrafter(self._make(rig.target), self._name, trusted=self.trusted)
         try:
-            got = rig.run(ask, ride)
+            got = rig.run(ask, subject)
             rig.same(ask, got)
         finally:
-            ride.close()
+            subject.close()
         left = rig.target.context - len(self.first) - len(got.ids)
         if left or got.report.finish != "length":
             raise Broken(f"The answer ended {left} tokens before the context did.")
@@ -265,10 +265,10 @@ class _Kit:
     def eos(self) -> str:
         """An end of the answer inside a draft ends it there, and the next turn goes on from it."""
         ids, end, inside = self._end()
-        ask, ride, talk = Ask(ids, eos=end), self.ride(), self.rig.talk()
-        got = self.rig.run(ask, ride, talk)
+        ask, subject, cache = Ask(ids, eos=end), self.subject(), self.rig.new_cache()
+        got = self.rig.run(ask, subject, cache)
         more = Ask((*ids, *got.ids, *ids[:4]))
-        after = self.rig.run(more, ride, talk)
+        after = self.rig.run(more, subject, cache)
         self.rig.same(ask, got)
         self.rig.same(more, after)
         if got.report.finish != "stop":
@@ -278,7 +278,7 @@ class _Kit:
         return f"An end token inside a draft ends the answer after {len(got.ids)} tokens; the next turn is right too."
 
     def _end(self) -> tuple[tuple[int, ...], int, bool]:
-        """A prompt, a token to end its answer by, and whether it was accepted there: best with another accepted behind it."""
+        """A prompt, a token to end its answer by, and whether it was accepted there: best with another accepted after it."""
         for ids in dict.fromkeys((self.first, *self.prompts)):
             run = self._ridden(ids)
             kinds, fresh = run.report.kinds, [i for i, token in enumerate(run.ids) if token not in run.ids[:i]]
@@ -298,54 +298,54 @@ class _Kit:
         return "Nothing stays behind when it is closed."
 
     def _cycle(self) -> GuardedDrafter:
-        """Load, ride, close; what the engine is left with."""
-        ride = Ride(self._make(self.rig.target), self._name, trusted=self.trusted)
+        """Load, draft, close; what the engine is left with."""
+        subject = WatchedDrafter(self._make(self.rig.target), self._name, trusted=self.trusted)
         try:
-            self.rig.run(replace(Ask(self.first), limit=8), ride)
+            self.rig.run(replace(Ask(self.first), limit=8), subject)
         finally:
-            ride.close()
-        return ride.rider
+            subject.close()
+        return subject.drafter
 
     def fork(self) -> str:
         """A fork follows its own continuation; neither it nor its end is felt by the first one."""
-        ride, more = self.ride(), list(self.first[-5:])
-        tokens = self.rig.tell(ride.rider, *self.place)
-        before = tokens_of(self.rig.draft(ride.rider, tokens, ride.width))
-        other = self._branch(ride)
-        other.rider.known = ride.rider.known
-        self.rig.extend(other.rider, tokens, more)
-        self.rig.draft(other.rider, [*tokens, *more], ride.width)
+        subject, more = self.subject(), list(self.first[-5:])
+        tokens = self.rig.prefill(subject.drafter, *self.place)
+        before = tokens_of(self.rig.draft(subject.drafter, tokens, subject.width))
+        other = self._branch(subject)
+        other.drafter.known = subject.drafter.known
+        self.rig.extend(other.drafter, tokens, more)
+        self.rig.draft(other.drafter, [*tokens, *more], subject.width)
         other.judge()
-        self._prune(ride, other)
+        self._prune(subject, other)
         self.rig.back(tokens[:-1])
-        after = tokens_of(self.rig.draft(ride.rider, tokens, ride.width))
-        ride.judge()
+        after = tokens_of(self.rig.draft(subject.drafter, tokens, subject.width))
+        subject.judge()
         if after != before:
             raise Broken(f"A fork went its own way, and the first one drafts {after} where it drafted {before}.")
-        other = self._branch(ride)
-        other.rider.reset()
+        other = self._branch(subject)
+        other.drafter.reset()
         self.rig.same(Ask(self.first), self.rig.run(Ask(self.first), other))
-        self._prune(ride, other)
+        self._prune(subject, other)
         if not before:
             raise Nothing("It proposed nothing here; its forks do no harm.")
         return "Two forks went their own ways, and its own draft stayed the same."
 
-    def _branch(self, ride: Ride) -> Ride:
+    def _branch(self, subject: WatchedDrafter) -> WatchedDrafter:
         """A fork under guard; unlike a fresh drafter it keeps what it knows."""
-        made = ride.watch.fork()
-        return Ride(made, self._name, trusted=self.trusted, keep=True)
+        fork = subject.watch.fork()
+        return WatchedDrafter(fork, self._name, trusted=self.trusted, keep=True)
 
-    def _prune(self, ride: Ride, other: Ride) -> None:
+    def _prune(self, subject: WatchedDrafter, other: WatchedDrafter) -> None:
         """Close a fork, unless it is the drafter itself: one without state is its own copy."""
-        if other.watch.inner is not ride.watch.inner:
+        if other.watch.inner is not subject.watch.inner:
             other.close()
 
     def budget(self) -> str:
         """It keeps to the number of nodes it is given and to the shape it announced."""
-        ride = self.ride()
-        tokens, shape, most = self.rig.tell(ride.rider, *self.place), ride.rider.shape, 0
+        subject = self.subject()
+        tokens, shape, most = self.rig.prefill(subject.drafter, *self.place), subject.drafter.shape, 0
         for nodes in sorted({min(nodes, shape.nodes) for nodes in (1, 2, 3, 5, shape.nodes)}):
-            draft = ride.watch.inner.propose(self.rig.context(ride.rider, tokens, nodes))
+            draft = subject.watch.inner.propose(self.rig.context(subject.drafter, tokens, nodes))
             if draft is None:
                 continue
             problem = flaw(draft, nodes, shape, self.rig.target.vocab)
@@ -361,7 +361,7 @@ class _Kit:
     def no_trace(self) -> str:
         """Being asked for a draft changes nothing: asked twice it goes on as if asked once."""
         once = self._ridden(self.first)
-        got = self.rig.run(Ask(self.first), self.ride(twice=True))
+        got = self.rig.run(Ask(self.first), self.subject(twice=True))
         self.rig.same(Ask(self.first), got)
         if not got.report.proposed:
             raise Nothing("It proposed nothing here.")
@@ -369,13 +369,13 @@ class _Kit:
 
 
 def _partial(run: Run) -> list[int]:
-    """Rounds, from 0, that drafted behind a draft that was right in part."""
-    found = []
+    """Rounds, from 0, that drafted after a draft that was right in part."""
+    rounds = []
     for number in range(1, len(run.drafts)):
         kinds = [token.kind for token in run.steps[number].tokens]
         if kinds[0] == "A" and kinds[-1] == "C" and run.drafts[number]:
-            found.append(number)
-    return found
+            rounds.append(number)
+    return rounds
 
 
 def _done(run: Run, number: int) -> int:

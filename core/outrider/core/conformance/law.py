@@ -10,7 +10,7 @@ from statistics import median
 from torch import Tensor
 
 from outrider.core.decode.rounds import Rounds
-from outrider.core.drafting.registry import GuardedDrafter
+from outrider.core.drafting.active import GuardedDrafter
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.accept import NO_DRAFT, rejection
 from outrider.core.sampling.draft_tree import DraftTree
@@ -33,7 +33,7 @@ UNLIKELY = (
 class Law:
     """Two tokens after a fixed text, drawn many times under the rejection rule, against the target's own law.
 
-    And the draft tokens themselves, against what the drafter told of them: a lie must not hide where its drafts are
+    And the draft tokens themselves, against what the drafter reported: a wrong report must not hide where its drafts are
     rejected anyway. Few words are possible, some that the target likes and some that the drafter likes, so that drafts
     of one that has learnt nothing are accepted and rejected too.
 
@@ -44,7 +44,7 @@ class Law:
     drafter is wronged once in about 150 000 checks.
     """
 
-    def __init__(self, target: TargetModel, tokens: list[int], rider: GuardedDrafter) -> None:
+    def __init__(self, target: TargetModel, tokens: list[int], drafter: GuardedDrafter) -> None:
         self._target, self._tokens = target, tokens
         self._seen: dict[tuple[int, ...], Tensor] = {}  # logits by draft: the text stays, so each is verified once
         self._laws: dict[tuple[int, ...], Tensor] = {}
@@ -53,14 +53,14 @@ class Law:
         self._told: dict[int, Tensor] = {}  # by node: the sum of what was told
         self.n = self.proposed = 0
         self._heard: dict[int, list[float]] = defaultdict(list)  # by depth: how sure the drafter was
-        trials = [self._draft(rider, LOOSE, seed)[0] for seed in range(TRIALS)]
+        trials = [self._draft(drafter, LOOSE, seed)[0] for seed in range(TRIALS)]
         self._heard.clear()  # with these settings no drafter is as sure as with those that follow
         liked = Counter(token for draft in trials for token in draft.ids).most_common()
         self._settings = few(self._logits(NO_DRAFT)[0], [token for token, _ in liked])
 
-    def draw(self, rider: GuardedDrafter, seed: int) -> bool:
+    def draw(self, drafter: GuardedDrafter, seed: int) -> bool:
         """One round with that seed; whether its draft told probabilities."""
-        draft, sampler = self._draft(rider, self._settings, seed)
+        draft, sampler = self._draft(drafter, self._settings, seed)
         logits = self._logits(draft)
         taken = rejection(logits, draft, sampler, len(self._tokens), sampler.noise)
         fresh, rows = taken.tokens.tolist(), taken.path.tolist()
@@ -75,15 +75,15 @@ class Law:
             return False
         for node, token in enumerate(draft.ids):
             self._drawn[node][token] += 1
-            told = draft.probs[node].double()
-            self._told[node] = self._told[node] + told if node in self._told else told
+            probs = draft.probs[node].double()
+            self._told[node] = self._told[node] + probs if node in self._told else probs
         return True
 
-    def _draft(self, rider: GuardedDrafter, settings: Settings, seed: int) -> tuple[DraftTree, Sampler]:
+    def _draft(self, drafter: GuardedDrafter, settings: Settings, seed: int) -> tuple[DraftTree, Sampler]:
         sampler = Sampler(settings, Noise(seed), self._tokens, "rejection")
         rounds = Rounds(self._target, self._tokens, sampler)
         rounds.worth_drafting = self._worth_drafting
-        return rounds.propose(rider, 2), sampler
+        return rounds.propose(drafter, 2), sampler
 
     def _worth_drafting(self, depth: int, confidence: float) -> bool:
         """Where it is no less sure than half of the time before, up to rounding."""

@@ -10,9 +10,9 @@ import torch
 from outrider.core.base.errors import OutriderError
 from outrider.core.base.protocol import DrafterChoice, Notice, Progress, Report, Step
 from outrider.core.decode.rounds import Rounds
+from outrider.core.drafting.active import GuardedDrafter
 from outrider.core.drafting.contract import Committed as Fact
 from outrider.core.drafting.contract import Context, DeviceContext, Draft, Drafter
-from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.model.capture import Capture
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.policy.policy import Policy
@@ -43,7 +43,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Ask:
-    """An answer to make. `switches`: passes at which the drafter is taken up and left in turn; none: it rides throughout."""
+    """An answer to make. `switches`: passes at which the drafter is taken up and left in turn; none: it drafts throughout."""
 
     ids: tuple[int, ...]
     settings: Settings = GREEDY
@@ -54,7 +54,7 @@ class Ask:
 
     @property
     def choices(self) -> dict[int, str]:
-        """Who rides from which pass on."""
+        """Who drafts from which pass on."""
         return {turn: "none" if number % 2 else "drafter" for number, turn in enumerate(self.switches)}
 
 
@@ -78,7 +78,7 @@ class Run:
 
 
 class Watch:
-    """The drafter with an ear at the door: writes down its drafts, and asks for each of them twice if told so."""
+    """A drafter that records its drafts, and asks for each of them twice if `twice`."""
 
     def __init__(self, inner: Drafter, *, twice: bool = False, device: bool = False) -> None:
         self.inner, self.twice, self.device = inner, twice, device
@@ -135,7 +135,7 @@ class _Pieces:
         return ""
 
 
-class Ride:
+class WatchedDrafter:
     """A drafter under guard, watched. It begins anew, unless it is to `keep` what it knows."""
 
     def __init__(
@@ -143,27 +143,27 @@ class Ride:
     ) -> None:
         self._notes: list[str] = []
         self.watch = Watch(inner, twice=twice, device=device)
-        self.rider = PooledDrafter(name, self.watch, trusted, self._notes.append)
+        self.drafter = PooledDrafter(name, self.watch, trusted, self._notes.append)
         if not keep:
-            self.rider.reset()
+            self.drafter.reset()
 
     @property
     def width(self) -> int:
         """Nodes of a draft: a whole tree, or a chain of a usual length."""
-        shape = self.rider.shape
+        shape = self.drafter.shape
         return min(shape.nodes if shape.nodes > shape.depth else min(shape.nodes, CHAIN), MAX_DRAFT_ROWS - 1)
 
     def judge(self) -> None:
         """Raises Broken if it failed, or did what it must not."""
-        if self.rider.failed:
+        if self.drafter.failed:
             raise Broken(self._notes[0].split(" It is switched off;")[0])
         if self.watch.problem:
             raise Broken(self.watch.problem)
 
     def close(self) -> None:
         """Close the drafter, if a failure has not done so."""
-        if not self.rider.failed:
-            self.rider.close()
+        if not self.drafter.failed:
+            self.drafter.close()
 
 
 def name_of(make: Make, drafter: Drafter) -> str:
@@ -180,19 +180,19 @@ class Rig:
         self.target = TargetModel(lender.decoder, lender.info, min(lender.context, context), capture)
         self._plain: dict[Ask, Run] = {}
 
-    def talk(self) -> ChatCache:
+    def new_cache(self) -> ChatCache:
         """A new conversation; the one before is over."""
         self.target.rewind(0)
         return ChatCache(self.target)
 
-    def run(self, ask: Ask, ride: Ride | None, talk: ChatCache | None = None) -> Run:
+    def run(self, ask: Ask, subject: WatchedDrafter | None, cache: ChatCache | None = None) -> Run:
         """One answer with the drafter, or plain; in a conversation that goes on, or in a new one. Raises Broken."""
-        talk = talk or self.talk()
-        tokens = None if ride is None else ride.width
-        if ride is not None:
-            talk.drafters.put(Wanted("drafter"), ride.rider)
+        cache = cache or self.new_cache()
+        tokens = None if subject is None else subject.width
+        if subject is not None:
+            cache.drafters.put(Wanted("drafter"), subject.drafter)
         choices = {name: DrafterChoice(name=name, tokens=tokens) for name in ("drafter", "none")}
-        first = "none" if ride is None or ask.switches else "drafter"
+        first = "none" if subject is None or ask.switches else "drafter"
         order = AnswerRequest(
             request=0,
             model="",
@@ -206,20 +206,20 @@ class Rig:
             decode=lambda some: "",
             limit=ask.limit,
         )
-        table = {"drafter": ride and ride.rider, "none": None}
-        before = len(ride.watch.drafts) if ride is not None else 0
+        table = {"drafter": subject and subject.drafter, "none": None}
+        before = len(subject.watch.drafts) if subject is not None else 0
         steps: list[Step] = []
 
         def listen(event: Step | Progress | Notice) -> None:
             if isinstance(event, Step):
                 steps.append(event)
 
-        answer = Answer(order, talk, Policy(), lambda choice: table[choice.name], listen)
+        answer = Answer(order, cache, Policy(), lambda choice: table[choice.name], listen)
         report = answer.run(_Control({turn: choices[name] for turn, name in ask.choices.items()}))
-        if ride is None:
+        if subject is None:
             return Run(report, [], steps)
-        ride.judge()
-        return Run(report, ride.watch.drafts[before:], steps)
+        subject.judge()
+        return Run(report, subject.watch.drafts[before:], steps)
 
     def plain(self, ask: Ask) -> Run:
         """The answer without a drafter."""
@@ -239,7 +239,7 @@ class Rig:
             raise Broken(f"Token {at + 1} of the answer is {ours[at]}, without the drafter it is {theirs[at]}.")
 
     def _tied(self, ask: Ask, answer: list[int], a: int, b: int) -> bool:
-        """Whether the choice between two tokens behind an answer hangs on rounding."""
+        """Whether the choice between two tokens after an answer depends on rounding."""
         before = [*ask.ids, *answer]
         fresh = TargetModel(self.target.decoder, self.target.info, len(before) + 1)
         row = fresh.forward(before, last=True).logits[0].float()
@@ -253,36 +253,36 @@ class Rig:
 
     # ------------------------------------------------------------------ by hand
 
-    def tell(self, rider: GuardedDrafter, ids: Sequence[int], root: int | None = None) -> list[int]:
-        """A prompt and the token behind it (None: the likeliest), told as the engine tells them; the ids."""
+    def prefill(self, drafter: GuardedDrafter, ids: Sequence[int], root: int | None = None) -> list[int]:
+        """A prompt and the token after it (None: the likeliest), given as the engine gives them; the ids."""
         self.target.rewind(0)
-        result = self.target.forward(ids, last=True, states=rider.needs.hidden)
+        result = self.target.forward(ids, last=True, states=drafter.needs.hidden)
         self.target.commit(len(ids))
         hidden = result.hidden
         root = int(result.logits[0].argmax()) if root is None else root
-        rider.advance(Fact(0, torch.tensor(ids), NOBODY, None if hidden is None else hidden[:-1]))
-        rider.advance(Fact(len(ids), torch.tensor([root]), NOBODY, None if hidden is None else hidden[-1:]))
+        drafter.advance(Fact(0, torch.tensor(ids), NOBODY, None if hidden is None else hidden[:-1]))
+        drafter.advance(Fact(len(ids), torch.tensor([root]), NOBODY, None if hidden is None else hidden[-1:]))
         return [*ids, root]
 
-    def extend(self, rider: GuardedDrafter, tokens: list[int], more: list[int]) -> None:
-        """More tokens, told with the states that produced them."""
-        result = self.target.forward([tokens[-1], *more[:-1]], states=rider.needs.hidden)
+    def extend(self, drafter: GuardedDrafter, tokens: list[int], more: list[int]) -> None:
+        """More tokens, with the states that produced them."""
+        result = self.target.forward([tokens[-1], *more[:-1]], states=drafter.needs.hidden)
         self.target.commit(len(tokens) + len(more) - 1)
-        rider.advance(Fact(len(tokens), torch.tensor(more), NOBODY, result.hidden))
+        drafter.advance(Fact(len(tokens), torch.tensor(more), NOBODY, result.hidden))
 
     def back(self, ids: Sequence[int]) -> None:
-        """The target as it was behind a prompt."""
-        kept = self.target.rewind(len(ids) - 1)
-        self.target.forward(ids[kept:], last=True)
+        """The target as it was after a prompt."""
+        length = self.target.rewind(len(ids) - 1)
+        self.target.forward(ids[length:], last=True)
         self.target.commit(len(ids))
 
-    def context(self, rider: GuardedDrafter, tokens: list[int], nodes: int) -> Context:
+    def context(self, drafter: GuardedDrafter, tokens: list[int], nodes: int) -> Context:
         """What the engine would show."""
-        return Rounds(self.target, tokens, Sampler(GREEDY, Noise(1), tokens)).draft_context(rider, nodes)
+        return Rounds(self.target, tokens, Sampler(GREEDY, Noise(1), tokens)).draft_context(drafter, nodes)
 
-    def draft(self, rider: GuardedDrafter, tokens: list[int], nodes: int) -> Draft | None:
+    def draft(self, drafter: GuardedDrafter, tokens: list[int], nodes: int) -> Draft | None:
         """One guarded draft."""
-        return rider.propose(self.context(rider, tokens, nodes), self.target.vocab)
+        return drafter.propose(self.context(drafter, tokens, nodes), self.target.vocab)
 
 
 def as_good(ours: tuple[list[list[int]], int], fresh: tuple[list[list[int]], int], after: str) -> str:

@@ -2,7 +2,7 @@
 
 Where nothing depends on the host (plain passes, drafts that are made on the device), the next round is launched before the last
 one is read, so that reading, writing text and telling the user cost no device time. A drafter then sees the round in flight as
-tensors, and is told of it as of any other once it is read. What was launched beyond the end is forgotten: the length stays.
+tensors, and gets it as of any other once it is read. What was launched beyond the end is forgotten: the length stays.
 
 Letters: `W` rows of a pass.
 """
@@ -18,9 +18,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from outrider.core.drafting.active import ActiveDrafter, GuardedDrafter
 from outrider.core.drafting.contract import Choose, DeviceContext, InFlight
 from outrider.core.drafting.read_only import Tokens
-from outrider.core.drafting.registry import ActiveDrafter, GuardedDrafter
 from outrider.core.model.graph_runner import CapturedPass, DraftInputs, GraphRunner
 from outrider.core.sampling.accept import Accepted, accept
 from outrider.core.sampling.device import Kind, SamplingTensors, kind_of
@@ -46,13 +46,13 @@ class Launched:
 
     captured: _CapturedRound
     report: Tensor  # on the host, once all marks are passed
-    draft: DraftTree  # tokens may lie on the device
+    draft: DraftTree  # tokens may be on the device
     listener: ActiveDrafter | None
     author: GuardedDrafter | None  # who drafted on the device
     hidden: Tensor | None  # [W, states asked for, d], row by row of the path
     fresh: bool
     stop: int = 0  # rows written at most
-    told: InFlight | None = None  # as the drafter of the next round saw it
+    in_flight: InFlight | None = None  # as the drafter of the next round saw it
     broken: bool = False  # whether its draft, made on the device, was no numbers
     marks: list[_Mark] = field(default_factory=list)  # begun, drafted, done
 
@@ -80,27 +80,27 @@ class _Mark:
 
 
 class AsyncRounds:
-    """The rounds of one answer on the lane of its target. `of` gives none where the host has to choose tokens."""
+    """The rounds of one answer on the graph runner of its target. `of` gives none where the host has to choose tokens."""
 
-    def __init__(self, lane: GraphRunner, sampler: Sampler, kind: Kind) -> None:
-        self._lane = lane
+    def __init__(self, runner: GraphRunner, sampler: Sampler, kind: Kind) -> None:
+        self._runner = runner
         self._kind: Kind = kind
-        self._device = lane.decoder.device
-        self._sampling = lane.shared.setdefault("sampling", SamplingTensors.on(self._device))
+        self._device = runner.decoder.device
+        self._sampling = runner.shared.setdefault("sampling", SamplingTensors.on(self._device))
         self._sampling.set(sampler.settings, sampler.noise)
         quick = self._sampling.like(kind, sure=False)  # drafters capture this, and keep it beyond the answer
-        self._choose: Choose = lane.shared.setdefault(f"choose {kind}", partial(_choose, lane.base, quick))
+        self._choose: Choose = runner.shared.setdefault(f"choose {kind}", partial(_choose, runner.base, quick))
         self._in_flight: deque[Launched] = deque()
         self._began = _Mark(self._device)  # the newest draft of the device
         self._read: float | None = None  # the clock when the last round was read, while others are in flight
 
     @staticmethod
-    def of(lane: GraphRunner | None, sampler: Sampler) -> AsyncRounds | None:
+    def of(runner: GraphRunner | None, sampler: Sampler) -> AsyncRounds | None:
         """For the answers of one sampler."""
         kind = kind_of(sampler.settings)
-        if lane is None or kind is None or sampler.rule != "match":
+        if runner is None or kind is None or sampler.rule != "match":
             return None
-        return AsyncRounds(lane, sampler, kind)
+        return AsyncRounds(runner, sampler, kind)
 
     def __bool__(self) -> bool:
         """Whether anything is in flight."""
@@ -118,7 +118,7 @@ class AsyncRounds:
 
     def fits(self, asked: int, context: int) -> bool:
         """Whether one more round may follow those in flight: its tokens fit, and nothing would have to be taken back."""
-        return not self._lane.cache.forgets and self._stop + self._lane.wide(1 + asked) <= context
+        return not self._runner.cache.forgets and self._stop + self._runner.wide(1 + asked) <= context
 
     @torch.inference_mode()
     def launch(self, tokens: Sequence[int], draft: DraftTree, listener: ActiveDrafter | None) -> None:
@@ -153,8 +153,8 @@ class AsyncRounds:
         accepted = launched.captured.accepted
         assert accepted is not None
         hidden = listener.states_of(author, launched.hidden) if launched.listener is listener else None
-        launched.told = InFlight(length, accepted.tokens, 1 + accepted.count, hidden)
-        return launched.told
+        launched.in_flight = InFlight(length, accepted.tokens, 1 + accepted.count, hidden)
+        return launched.in_flight
 
     @torch.inference_mode()
     def wait(self) -> RoundResult | None:
@@ -173,12 +173,12 @@ class AsyncRounds:
         now = time.perf_counter()
         total = done.since(began) if self._read is None else now - self._read
         self._read = now if self._in_flight else None
-        length = self._lane.cache.length + taken
-        self._lane.cache.stood(length, launched.stop)
+        length = self._runner.cache.length + taken
+        self._runner.cache.advanced(length, launched.stop)
         if not self._in_flight:
-            self._lane.moved((length, tokens[taken - 1]))
-        if launched.told is not None:
-            launched.told.taken = taken
+            self._runner.advanced((length, tokens[taken - 1]))
+        if launched.in_flight is not None:
+            launched.in_flight.taken = taken
         logits, draft_s = launched.captured.logits, drafted.since(began)
         assert logits is not None
         return RoundResult(
@@ -197,18 +197,18 @@ class AsyncRounds:
         """What is in flight did not happen."""
         if self._in_flight:
             self._in_flight.clear()
-            self._lane.moved(None)
+            self._runner.advanced(None)
         self._read = None
 
     @property
     def _stop(self) -> int:
         """Rows that what is in flight writes at most."""
-        return self._in_flight[-1].stop if self._in_flight else self._lane.cache.length
+        return self._in_flight[-1].stop if self._in_flight else self._runner.cache.length
 
     def _seek(self, tokens: Sequence[int]) -> None:
-        """Before anything is captured, which writes behind the place where the lane stands."""
+        """Before anything is captured, which writes after the runner's position."""
         if not self._in_flight:
-            self._lane.stand(len(tokens) - 1, tokens[-1])
+            self._runner.seek(len(tokens) - 1, tokens[-1])
 
     def _run(
         self,
@@ -221,7 +221,7 @@ class AsyncRounds:
         fresh = captured.fresh
         captured.run()
         captured.fresh = False
-        self._lane.moved(None)
+        self._runner.advanced(None)
         accepted, hidden = captured.accepted, captured.hidden
         assert captured.report is not None and accepted is not None
         report = torch.empty(captured.report.shape, dtype=torch.int64, pin_memory=self._device.type == "cuda")
@@ -235,31 +235,31 @@ class AsyncRounds:
 
     def _captured(self, rows: int, listener: ActiveDrafter | None, *, line: bool) -> _CapturedRound:
         """The captured round of the next width."""
-        lane: GraphRunner = self._lane
+        runner: GraphRunner = self._runner
         states = listener.needs.hidden if listener is not None and not listener.failed else ()
-        width = lane.wide(rows)
-        end = lane.end(self._stop, width)
-        sampling = self._sampling.like(self._kind, sure=not line or lane.cache.forgets)  # else the length cuts off
+        width = runner.wide(rows)
+        end = runner.end(self._stop, width)
+        sampling = self._sampling.like(self._kind, sure=not line or runner.cache.forgets)  # else the length cuts off
 
         def build() -> _CapturedRound:
-            made = _CapturedRound(DraftInputs.on(width, self._device, line=line))
+            captured_round = _CapturedRound(DraftInputs.on(width, self._device, line=line))
 
             def work() -> None:
-                logits = lane.body(made, end, states).logits
-                taken = accept(logits, made.inputs, sampling, lane.base + 1)
+                logits = runner.body(captured_round, end, states).logits
+                taken = accept(logits, captured_round.inputs, sampling, runner.base + 1)
                 assert taken.choices is not None and taken.sure is not None
-                lane.cache.settle(lane.base, 1 + taken.count, None if line else taken.path)
-                lane.base.add_(1 + taken.count)
-                lane.root.copy_(taken.tokens[taken.count])
-                rows = made.inputs.rows
+                runner.cache.settle(runner.base, 1 + taken.count, None if line else taken.path)
+                runner.base.add_(1 + taken.count)
+                runner.root.copy_(taken.tokens[taken.count])
+                rows = captured_round.inputs.rows
                 parts = (taken.tokens, taken.path, taken.choices, rows[0], rows[2], taken.count, taken.sure.long())
-                made.accepted, made.report = taken, torch.cat(parts)
+                captured_round.accepted, captured_round.report = taken, torch.cat(parts)
 
-            made.run = work
-            return made
+            captured_round.run = work
+            return captured_round
 
         key = ("round", self._kind, width, end, states, line)
-        captured = lane.captured(key, build)
+        captured = runner.captured(key, build)
         assert isinstance(captured, _CapturedRound)
         return captured
 

@@ -22,7 +22,7 @@ class RoundResult:
     drafter: str = "none"  # who made the draft; "none" where nothing was proposed
     draft_s: float = 0.0
     verify_s: float = 0.0
-    advance_s: float = 0.0  # in which the drafter heard of the tokens
+    advance_s: float = 0.0  # in which the drafter got the tokens
     total_s: float = 0.0
     fresh: bool = False  # its pass was captured just now, so that the times say nothing
     asked: int = 0  # draft tokens that were asked for

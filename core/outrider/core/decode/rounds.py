@@ -1,4 +1,4 @@
-"""One round: propose, verify, accept, commit, tell the drafter. `Rounds.run` is all of it, on a CPU and on a GPU.
+"""One round: propose, verify, accept, commit, update the drafter. `Rounds.run` is all of it, on a CPU and on a GPU.
 
 On a CPU the pass runs at once (`_verify_here`). On a GPU pass, acceptance and commit are one captured piece (`async_rounds`),
 and the next round is launched before this one is read wherever it is known beforehand to need nothing of the host. Both call
@@ -15,9 +15,9 @@ from functools import partial
 
 import torch
 
+from outrider.core.drafting.active import ActiveDrafter, GuardedDrafter
 from outrider.core.drafting.contract import Committed, Context
 from outrider.core.drafting.read_only import Tokens
-from outrider.core.drafting.registry import ActiveDrafter, GuardedDrafter
 from outrider.core.model.decoder import Pass
 from outrider.core.model.model import TargetModel
 from outrider.core.sampling.accept import NO_DRAFT, accept
@@ -46,7 +46,7 @@ class Rounds:
         """Who drafts in the round behind the one at hand and how many tokens, 0 for a plain one; None: that is not known yet."""
         self._seen = Tokens(tokens)  # by drafters
         self._ahead = ahead
-        self._async = AsyncRounds.of(target.lane, sampler)
+        self._async = AsyncRounds.of(target.graph_runner, sampler)
         self._on_host = set[str]()  # whose drafts of the device are trees, which this target does not take
         self._broken = False  # whether the last draft of the device was no numbers, so that the host is to look into it
 
@@ -104,14 +104,14 @@ class Rounds:
         if author is not None:
             self._broken = launched.broken
             if own and drafter is not None:
-                drafter.rode(author)
+                drafter.drafted_by(author)
         if done is None:  # the host has to choose
             rounds.forget()
             return self._verify_here(drafter, launched.draft if own else NO_DRAFT)
         if author is None and len(draft):
             done.verify_s = time.perf_counter() - began
         if len(done.draft) and launched.listener is not None:
-            done.drafter = (author or launched.listener).riding
+            done.drafter = (author or launched.listener).active
         done.on_device = author is not None
         self._commit(drafter, done, known=own)
         return done
@@ -132,7 +132,7 @@ class Rounds:
         tokens, exited = taken.tokens.tolist(), result.from_exit
         done = RoundResult(tokens, path, draft, result.logits, hidden, taken.choices, from_exit=exited)
         if drafter is not None and len(draft):
-            done.drafter = drafter.riding
+            done.drafter = drafter.active
         self._commit(drafter, done)
         return done
 
@@ -173,7 +173,7 @@ class Rounds:
         return self._launch(self._async, drafter, author, budget)
 
     def _launch_next(self, rounds: AsyncRounds, drafter: ActiveDrafter | None) -> None:
-        """Launch the round behind the newest one, if nothing of it is left to the host."""
+        """Launch the round after the newest one, if nothing of it is left to the host."""
         next_round = ("none", 0) if drafter is None else self.next_round and self.next_round()
         if not next_round:
             return
@@ -198,7 +198,7 @@ class Rounds:
         return draft is not None
 
     def _commit(self, drafter: ActiveDrafter | None, done: RoundResult, *, known: bool = True) -> None:
-        """The round's tokens become part of the conversation, and the drafter hears of them; `known`: it was its own round."""
+        """The round's tokens become part of the conversation, and the drafter gets them; `known`: it was its own round."""
         start = len(self.tokens)
         self.tokens.extend(done.tokens)
         if drafter is None:

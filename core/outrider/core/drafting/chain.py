@@ -35,11 +35,11 @@ class ChainSampler:
         it knows better than the row.
         """
         context, depth, row = self._context, len(self.path), logits if own is None else own
-        held = float(certainty(row) if self._weighs else row.max())
-        self.broken = not math.isfinite(held)
-        held = held if sure is None else sure
+        confidence = float(certainty(row) if self._weighs else row.max())
+        self.broken = not math.isfinite(confidence)
+        confidence = confidence if sure is None else sure
         if self.broken or (
-            self._weighs and context.worth_drafting is not None and not context.worth_drafting(depth, held)
+            self._weighs and context.worth_drafting is not None and not context.worth_drafting(depth, confidence)
         ):
             return False
         position = len(context.tokens) + depth
@@ -49,7 +49,7 @@ class ChainSampler:
             self.path.append(context.rng(position).draw(law))
         else:
             self.path.append(int(context.sample(logits[None], position, self.path)[0]))
-        self._held.append(held)
+        self._held.append(confidence)
         return len(self.path) < self._count and self._more(context)
 
     def _more(self, context: Context) -> bool:
@@ -61,6 +61,6 @@ class ChainSampler:
         if not self.path:
             return None
         probs = torch.stack(self._laws) if self._laws else None
-        held = torch.tensor(self._held) if self._weighs else None
+        confidence = torch.tensor(self._held) if self._weighs else None
         tokens = torch.tensor(self.path, device=None if probs is None else probs.device)
-        return Draft(tokens, probs=probs, confidence=held)
+        return Draft(tokens, probs=probs, confidence=confidence)

@@ -125,7 +125,7 @@ class Context:
     that; None: always. A drafter that makes one token after another asks before it draws each one, and ends its draft at the
     first no: what it decides by was known before, so that the draft keeps its `probs`."""
     worth_extending: Callable[[int], bool] | None = None
-    """`worth_extending(depth)`: whether it is worth the time to find out what a token at that depth would be, the one before
+    """`worth_extending(depth)`: whether it is worth the time to find out what a token at that depth would be, the previous one
     it having been drawn; None: always. Only for a drafter that asks `worth_drafting` too."""
 
 
@@ -268,7 +268,7 @@ class Drafter(Protocol):
 class DeviceDrafter(Protocol):
     """A drafter that can also draft without the host reading a value, so that a round may start before the last one is read.
 
-    It says `device = True`. What it hears with `advance` is the truth as ever; `context.in_flight` is what is not read yet.
+    It says `device = True`. What it gets by `advance` is committed as ever; `context.in_flight` is what is not read yet.
     """
 
     device: bool
@@ -276,7 +276,7 @@ class DeviceDrafter(Protocol):
     def propose_device(self, context: DeviceContext) -> Draft | None:
         """At most `context.nodes` nodes as tensors on the device; None where it has to be asked by `propose` instead.
 
-        The number of nodes hangs on nothing that only the device knows. `parents` may lie on the host where they are always the
+        The number of nodes depends on nothing that only the device knows. `parents` may be on the host where they are always the
         same. There are no `probs`. A chain ends before the first id below 0; -1 there says that a row was no numbers.
         """
         ...
@@ -290,10 +290,10 @@ class Method(Protocol):
     A method that takes weights may also have `check(model, weights) -> Match`: how well the weights at that path or of
     that name fit, from their config alone. Where the files leave open how they are to be read, it may have
     `readings(model, match) -> sequence of mappings`: options for `load`, one set for each reading, and first the one that
-    `load` takes where it is told nothing. `outrider drafters test` tries all of them and names the one that gets most accepted.
+    `load` takes without options. `outrider drafters test` tries all of them and names the one that gets most accepted.
 
     One that has options says `options = {name: what it means}`: `outrider drafters show` lists them, and any other option is
-    refused before anything is loaded. Without `options` a method hears whatever the user set.
+    refused before anything is loaded. Without `options` a method gets whatever the user set.
     """
 
     api: int

@@ -31,7 +31,7 @@ Pick = Callable[[Tensor, int], Tensor]
 
 
 class DecoderState:
-    """One conversation. It compares its cache with the tokens that it is shown, so that nothing has to be told to it."""
+    """One conversation. It compares its cache with the tokens that it is shown, so that it needs no updates."""
 
     def __init__(self, decoder: Decoder, capacity: int, graphs: Capture | None = None) -> None:
         self.decoder, self.capacity = decoder, capacity
@@ -88,12 +88,12 @@ class DecoderState:
         return DecoderState(self.decoder, self.capacity, self._graphs)
 
     def read(self, ids: list[int]) -> Tensor:
-        """Keep the longest prefix that cache and conversation have in common, read the rest; logits [V] behind the last id."""
+        """Keep the longest prefix that cache and conversation have in common, read the rest; logits [V] after the last id."""
         self._keep_common(ids[:-1])
         logits = self._feed(ids)
         assert logits is not None
         if self.cache.forgets:
-            self.cache.keep()  # where the next round's true tokens differ from this one's draft, it begins again here
+            self.cache.snapshot()  # where the next round's true tokens differ from this one's draft, it begins again here
         return logits
 
     def step(self, ids: list[int]) -> Tensor:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from outrider.core.formats.quantized import Grouped
 
 Shapes = dict[str, tuple[int, ...]]
-_TELLING = ("q_proj.bias", "o_proj.bias", "q_norm.weight")  # tensors by which attention tells what it has
+_TELLING = ("q_proj.bias", "o_proj.bias", "q_norm.weight")  # tensors that show what attention has
 
 
 class DraftConfig(ConfigReader):
@@ -87,18 +87,18 @@ class DraftConfig(ConfigReader):
     ) -> DraftSpec:
         """Plain attention and a gated MLP for each of `windows`; 0 sees all. `more` changes the attention.
 
-        `holds`: names of tensors, which tell where biases and norms of heads are; without them the settings tell of biases.
+        `holds`: names of tensors, which show where biases and norms of heads are; without them the settings give the biases.
         `interleaved`: rope pairs neighbours. `reads`: columns that the first layer reads, as `AttentionSpec` has them.
         """
         if holds is None:
-            told, mlp = common.biased(self), self.flag("mlp_bias")
+            settings, mlp = common.biased(self), self.flag("mlp_bias")
         else:
             bias, output, norm = (f"layers.0.self_attn.{name}" in holds for name in _TELLING)
-            told = {"bias": bias, "output_bias": output, "qk_norm": "head" if norm else ""}
+            settings = {"bias": bias, "output_bias": output, "qk_norm": "head" if norm else ""}
             mlp = "layers.0.mlp.up_proj.bias" in holds
         dense = common.dense(self, bias=mlp)
-        told |= {"rope": common.rope(self, common.head_dim(self), interleaved=interleaved), **more}
-        mixers = [common.attention(self, window=window, **told) for window in windows]
+        settings |= {"rope": common.rope(self, common.head_dim(self), interleaved=interleaved), **more}
+        mixers = [common.attention(self, window=window, **settings) for window in windows]
         mixers[0] = replace(mixers[0], reads=reads)
         given = {} if vocab is None else {"vocab": vocab}
         spec = common.target(self, "drafter", [LayerSpec(mixer, dense) for mixer in mixers], **given)
@@ -129,14 +129,14 @@ class DraftSpec(TargetSpec):
         assert isinstance(mixer, AttentionSpec) and isinstance(channel, DenseSpec)
         q, kv, reads, wide = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim, mixer.reads, channel.width
         rows = {"q": q, "k": kv, "v": kv}
-        found: Shapes = {"self_attn.o_proj.weight": (d, q), "mlp.down_proj.weight": (d, wide)}
-        found |= {f"self_attn.{name}_proj.weight": (size, reads or d) for name, size in rows.items()}
-        found |= {f"mlp.{name}_proj.weight": (wide, d) for name in ("gate", "up")}
-        found |= {f"{self.names.before_channel}.weight": (d,)}
-        found |= {} if reads else {f"{self.names.before_mixer}.weight": (d,)}
-        found |= {f"self_attn.{name}_norm.weight": (mixer.head_dim,) for name in "qk" if mixer.qk_norm}
+        shapes: Shapes = {"self_attn.o_proj.weight": (d, q), "mlp.down_proj.weight": (d, wide)}
+        shapes |= {f"self_attn.{name}_proj.weight": (size, reads or d) for name, size in rows.items()}
+        shapes |= {f"mlp.{name}_proj.weight": (wide, d) for name in ("gate", "up")}
+        shapes |= {f"{self.names.before_channel}.weight": (d,)}
+        shapes |= {} if reads else {f"{self.names.before_mixer}.weight": (d,)}
+        shapes |= {f"self_attn.{name}_norm.weight": (mixer.head_dim,) for name in "qk" if mixer.qk_norm}
         biases = (rows if mixer.bias else {}) | ({"o": d} if mixer.output_bias else {})
-        return found | {f"self_attn.{name}_proj.bias": (size,) for name, size in biases.items()}
+        return shapes | {f"self_attn.{name}_proj.bias": (size,) for name, size in biases.items()}
 
 
 def read_settings(file: Path, again: str = AGAIN) -> DraftConfig:
@@ -251,7 +251,7 @@ class DraftFiles:
         return words(self.load(f"{prefix}d2t"), marks, vocab, self.name)
 
     def below(self, prefix: str) -> DraftFiles:
-        """What begins with a prefix, under the names behind it."""
+        """What begins with a prefix, under the names after it."""
         names = {name.removeprefix(prefix): name for name in self.holds if name.startswith(prefix)}
         return DraftFiles(self, names, self._again)
 
@@ -284,8 +284,8 @@ def open_draft(
     `names`: what the drafter calls a stored tensor, None for one that is not read. `again`, `finite`: as `DraftFiles`.
     """
     plain = any(path.glob("*.safetensors"))
-    found = (path / name for name in published if name.endswith(".safetensors") or not plain)
-    file = next((file for file in found if file.is_file()), None)
+    candidates = (path / name for name in published if name.endswith(".safetensors") or not plain)
+    file = next((file for file in candidates if file.is_file()), None)
     inner = open_checkpoint(path) if file is None else _of_file(path, file)
     called = {(name if names is None else names(name)): name for name in inner.names()}
     return DraftFiles(
@@ -294,7 +294,7 @@ def open_draft(
 
 
 def _of_file(path: Path, file: Path) -> TensorCheckpoint:
-    told = read_json(path / "config.json") if (path / "config.json").exists() else {}
+    config = read_json(path / "config.json") if (path / "config.json").exists() else {}
     if file.suffix == ".safetensors":
-        return TensorCheckpoint(path, partial(read_file, file), told, read_shapes(file))
-    return TensorCheckpoint(path, read_pickled(file), told)
+        return TensorCheckpoint(path, partial(read_file, file), config, read_shapes(file))
+    return TensorCheckpoint(path, read_pickled(file), config)

@@ -1,4 +1,4 @@
-"""Which tokens of a conversation a drafter was told with their hidden states. Loads no torch."""
+"""Which tokens of a conversation a drafter got with their hidden states. Loads no torch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from .contract import Committed
 
 
 class KnownStates:
-    """The tokens of a conversation whose states were told, as runs in ascending order."""
+    """The tokens of a conversation whose states it got, as runs in ascending order."""
 
     def __init__(self) -> None:
-        self._runs: list[tuple[int, int]] = []  # first token, and the one behind the last
+        self._runs: list[tuple[int, int]] = []  # first token, and the one after the last
 
     def add(self, step: Committed) -> None:
         """Count the states of a step, which belong to the last of its tokens."""
@@ -26,5 +26,5 @@ class KnownStates:
         self._runs = [(first, min(stop, length)) for first, stop in self._runs if first < length]
 
     def lacking(self, first: int, stop: int) -> int:
-        """Tokens in a range whose state was not told."""
+        """Tokens in a range whose state it did not get."""
         return stop - first - sum(max(0, min(b, stop) - max(a, first)) for a, b in self._runs)

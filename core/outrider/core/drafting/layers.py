@@ -117,9 +117,9 @@ class DraftLayers:
         """
         one = isinstance(layout, PassLayout)
         if one and self.stack is not None:
-            made = self.stack.through(x, layout, rows, entry)
-            if made is not None:
-                return made
+            output = self.stack.through(x, layout, rows, entry)
+            if output is not None:
+                return output
         for index, block in enumerate(self.blocks):
             state = rows[index] if rows else None
             x = block.run(x, layout if one else layout[index], state, self.spec, None if index else entry)
@@ -136,7 +136,7 @@ class DraftLayers:
 
     def keep(self, x: Tensor, layout: Layout, rows: Rows) -> None:
         """Write keys and values of every layer for the same [S, d], and nothing else; read with queries `apart`."""
-        for mixer, kept in zip(self.mixers, rows, strict=True):
+        for mixer, layer_rows in zip(self.mixers, rows, strict=True):
             assert isinstance(mixer, Attention) and isinstance(mixer.mix, Stacked)
             spec = mixer.spec
             keys, values = mixer.mix.parts[1](x).view(x.shape[0], -1, spec.head_dim).chunk(2, 1)  # each [S, K, h]
@@ -144,7 +144,7 @@ class DraftLayers:
                 keys = mixer.k_norm(keys)
             if spec.rope is not None:
                 rotate_(keys, *layout.rope(spec.rope, spec.head_dim))
-            kept.take(layout, torch.cat((keys, values), 1))
+            layer_rows.take(layout, torch.cat((keys, values), 1))
 
 
 @torch.inference_mode()
@@ -191,8 +191,8 @@ class BorrowedAttention:
     def of(cls, block: Block, target: Target) -> BorrowedAttention:
         """Take the place of a block's attention, over the rows of the target's last layer of its kind. Raises ModelError."""
         assert isinstance(block.mixer, Attention)
-        block.mixer = made = cls(block.mixer, _source(read_spec(target.info.config), block.mixer.spec))
-        return made
+        block.mixer = attention = cls(block.mixer, _source(read_spec(target.info.config), block.mixer.spec))
+        return attention
 
     def new_state(self, room: CacheConfig) -> State | None:
         """None: it keeps nothing."""
@@ -245,7 +245,7 @@ def block_layout(scratch: Scratch, slots: int, *, causal: bool, window: int = 0)
     """Of `slots` provisional rows that see each other, or those before them alone, and the true rows.
 
     `window`: every slot sees the same so many true rows, the last ones. These are given as loose rows at the first slot's
-    position, where the window of no slot ends before them, and all that lies below them is outside it. Where only the device
+    position, where the window of no slot ends before them, and all that is below them is outside it. Where only the device
     knows how many rows are true, they begin so far before it even where the rows do not: more than a kernel takes.
     """
     device, count = scratch.like.device, scratch.base

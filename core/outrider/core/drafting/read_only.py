@@ -59,18 +59,18 @@ class ReadOnly(Tensor):
         if any(isinstance(one, ReadOnly) for one in _written(func, args, kwargs)):
             raise RuntimeError("the target's keys and values are read-only; clone() gives a copy to write to")
         with torch._C.DisableTorchFunctionSubclass():
-            made = func(*args, **kwargs)
+            result = func(*args, **kwargs)
             read = [one for one in _flat([*args, *kwargs.values()]) if isinstance(one, ReadOnly)]
-            return _kept(made, {one.untyped_storage().data_ptr() for one in read})
+            return _kept(result, {one.untyped_storage().data_ptr() for one in read})
 
 
 def _written(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """What an operation writes to."""
     name = getattr(func, "__name__", "")
-    found = _flat([kwargs.get("out")])
+    tensors = _flat([kwargs.get("out")])
     if args and (name in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or kwargs.get("inplace")):
-        found += _flat([args[0]])
-    return found
+        tensors += _flat([args[0]])
+    return tensors
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:
@@ -78,15 +78,15 @@ def _flat(values: Sequence[Any]) -> list[Any]:
     return [one for value in values for one in (_flat(value) if isinstance(value, list | tuple) else [value])]
 
 
-def _kept(made: Any, mine: set[int]) -> Any:
+def _kept(result: Any, mine: set[int]) -> Any:
     """A result whose views of what is read-only are so too."""
-    if isinstance(made, Tensor):
-        return made.as_subclass(ReadOnly if made.untyped_storage().data_ptr() in mine else Tensor)
-    if type(made) in (list, tuple):
-        return type(made)(_kept(one, mine) for one in made)
-    if type(made).__module__ == "numpy" and hasattr(made, "flags"):
-        made.flags.writeable = False
-    return made
+    if isinstance(result, Tensor):
+        return result.as_subclass(ReadOnly if result.untyped_storage().data_ptr() in mine else Tensor)
+    if type(result) in (list, tuple):
+        return type(result)(_kept(one, mine) for one in result)
+    if type(result).__module__ == "numpy" and hasattr(result, "flags"):
+        result.flags.writeable = False
+    return result
 
 
 class ReadOnlyTarget:

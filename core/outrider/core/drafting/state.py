@@ -38,7 +38,7 @@ TAIL = 64  # newest states that stay when their rows are written
 
 Run = Callable[[Sequence[KVCache], Tensor, Tensor, PassLayout, "Tensor | slice"], Any]
 """`run(rows, ids [S], x [S, d], layout, newest)` writes the rows of a pass and gives, as tensors, what the drafter wants of its
-rows `newest` [k]. Row i stands for the state `x[i]` and the token behind it, `ids[i]`."""
+rows `newest` [k]. Row i stands for the state `x[i]` and the token after it, `ids[i]`."""
 
 
 Work = Callable[[Any, "Scratch", "Window"], Any]
@@ -83,7 +83,7 @@ class Known(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The position behind the last."""
+        """The position after the last."""
         return self.position + self.states.shape[0]
 
 
@@ -98,7 +98,7 @@ class Scratch(NamedTuple):
     shifted: bool = True  # False: `shift` is 0
 
     def line(self, rows: int, past: int = 0) -> PassLayout:
-        """Of a pass of so many rows behind `past` provisional ones, of which none sees those behind it."""
+        """Of a pass of so many rows behind `past` provisional ones, of which none sees those after it."""
         if not self.shifted:
             return self.layout(rows, None, past)
         start, device = self.base + past, self.like.device
@@ -174,7 +174,7 @@ class DraftState:
         if step.hidden is None or not step.hidden.shape[0]:
             return
         first = len(self.tokens) - 1 - step.hidden.shape[0]
-        if first < self._stop:  # some are told anew
+        if first < self._stop:  # some come again
             self._keep(first)
         self._known.append(Known(first, step.hidden))
         if self.rows and ahead is not None and ahead.start == step.start and self._next == first == step.start - 1:
@@ -244,7 +244,7 @@ class DraftState:
         return self._steps is not None
 
     def ready(self, length: int) -> bool:
-        """Whether it has heard of all of `length` tokens, and knows the state that produced the last."""
+        """Whether it got all of `length` tokens, and knows the state that produced the last."""
         known = any(some.position < length - 1 <= some.stop for some in self._known[-2:])
         return known and len(self.tokens) == length
 
@@ -260,7 +260,7 @@ class DraftState:
 
     @property
     def _stop(self) -> int:
-        """The position behind the last known state."""
+        """The position after the last known state."""
         return max(self._next, self._known[-1].stop) if self._known else self._next
 
     def _shift(self, row: int) -> int:
@@ -295,7 +295,7 @@ class DraftState:
 
     def _write(self, end: int, behind: tuple[Sequence[int], Tensor] | None = None) -> Any:
         """The rows below position `end` that wait; as `feed`."""
-        made = None
+        output = None
         while self.rows and any(some.stop > self._next < end > some.position for some in self._known):
             states = self._waiting(self._next)[: end - self._next]
             position, count = self._next, states.shape[0]
@@ -303,9 +303,9 @@ class DraftState:
             newest = 1
             if behind is not None and position + count == end:
                 ids, x, newest = [*ids, *behind[0]], torch.cat((x, behind[1])), 1 + len(behind[0])
-            made = self.run(ids, x, self.count, newest=newest)
+            output = self.run(ids, x, self.count, newest=newest)
             self.count, self._written = self.count + count, count
-        return made
+        return output
 
     def _waiting(self, position: int) -> Tensor:
         """States [S, n, D] from a position on, up to a gap or a chunk; begins a new span where the first is missing."""
@@ -358,7 +358,7 @@ class DraftState:
             layout = self._scratch(base, ahead, end, shifted=shift > 0).line(width)
             return run(self.rows, ids, x, layout, last + torch.arange(newest, device=x.device))
 
-        sheet = steps.told([*ids, *[0] * (width - count), row, shift, count - newest])
+        sheet = steps.pinned([*ids, *[0] * (width - count), row, shift, count - newest])
         return steps((key, width, end, newest, shift > 0), work, sheet, filled(x, width))
 
     @torch.inference_mode()
@@ -386,7 +386,7 @@ class DraftState:
         def captured(sheet: Tensor, *tensors: Tensor) -> Any:
             return work(self._scratch(sheet[:1], sheet[1:2], end), sheet[2:], *tensors)
 
-        return steps((key, end), captured, steps.told([count, shift, *numbers]), *tensors)
+        return steps((key, end), captured, steps.pinned([count, shift, *numbers]), *tensors)
 
     def _scratch(
         self, base: int | Tensor, shift: int | Tensor, end: int = 0, *, shifted: bool | None = None
@@ -426,19 +426,19 @@ class DraftState:
 
         def captured(sheet: Tensor, tokens: Tensor, count: Tensor, hidden: Tensor) -> Any:
             base, ahead, last = sheet[:1], sheet[1:], count - 1
-            x, made = self._read(hidden), None
+            x, result = self._read(hidden), None
             if self.rows:
                 assert self._run is not None
                 window = self._scratch(base, ahead, end, shifted=shift > 0).line(width)
-                made = self._run(self.rows, tokens, x, window, last)
+                result = self._run(self.rows, tokens, x, window, last)
             else:
-                made = x[last]
-            return work(made, self._scratch(base + count, ahead, end, shifted=shift > 0), Window(tokens, count))
+                result = x[last]
+            return work(result, self._scratch(base + count, ahead, end, shifted=shift > 0), Window(tokens, count))
 
-        made = steps(
-            (key, context.key, width, end, shift > 0), captured, steps.told([base, shift]), tokens, count, hidden
+        result = steps(
+            (key, context.key, width, end, shift > 0), captured, steps.pinned([base, shift]), tokens, count, hidden
         )
         if flying is None and self.rows:
             self.count, self._written = base + 1, 1
         self._ahead = flying
-        return made
+        return result

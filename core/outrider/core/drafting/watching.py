@@ -26,7 +26,7 @@ class _Watcher:
 
     def __init__(self) -> None:
         self.work: _Work | None = None
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -39,9 +39,9 @@ class _Watcher:
         while True:
             time.sleep(LOOK)
             work = self.work
-            if work is None or time.monotonic() < work.until or (work.name, work.phase) in self._told:
+            if work is None or time.monotonic() < work.until or (work.name, work.phase) in self._reported:
                 continue
-            self._told.add((work.name, work.phase))
+            self._reported.add((work.name, work.phase))
             work.report(f"The drafter {work.name} is slow: {work.phase} takes long. --drafter none goes without it.")
 
 
@@ -52,7 +52,7 @@ _NOBODY = nullcontext()
 def watching(
     name: str, phase: str, report: Callable[[str], None], seconds: float, trusted: bool
 ) -> AbstractContextManager[None]:
-    """A plugin works in here; where that takes more than so many seconds `report` hears of it, once for each kind of work.
+    """A plugin works in here; where that takes more than so many seconds `report` is called, once for each kind of work.
 
     Our own are not looked at: a large drafter may need its time, and that is shown elsewhere.
     """

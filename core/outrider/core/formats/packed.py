@@ -38,7 +38,7 @@ class Recipe:
     shape: Shape
     bits: int = 4
     shifted: bool = True  # GPTQ, first version: zeros are stored minus one
-    ordered: bool = False  # GPTQ in order of activation: the inputs of a group lie scattered
+    ordered: bool = False  # GPTQ in order of activation: the inputs of a group are scattered
 
 
 def recipes(stored: Mapping[str, tuple[str, Shape]], config: Mapping[str, Any]) -> tuple[dict[str, Recipe], set[str]]:
@@ -61,7 +61,7 @@ def recipes(stored: Mapping[str, tuple[str, Shape]], config: Mapping[str, Any]) 
 
 
 def layout(recipe: Recipe, stored: Mapping[str, tuple[str, Shape]]) -> Layout | None:
-    """How the codes of a weight lie in memory; None where no groups of inputs share a scale."""
+    """How the codes of a weight are in memory; None where no groups of inputs share a scale."""
     if recipe.form == "mxfp4":
         experts, inputs, outputs = recipe.shape
         return Layout(experts * outputs, inputs, 4, 32, "table", 4)

@@ -38,7 +38,7 @@ class Grouped:
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """Where it is."""
         return self.codes.device
 
     @property
@@ -72,7 +72,7 @@ class Grouped:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What must be equal for two of them to lie in one matrix."""
+        """What must be equal for two of them to be in one matrix."""
         return self.codes.dtype, self.scale.dtype, self.bits, self.group, self.low is None, self.table is None
 
     def __getitem__(self, rows: Tensor | slice) -> Grouped:

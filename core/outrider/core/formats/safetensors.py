@@ -104,7 +104,7 @@ class SafetensorsCheckpoint:
         return self._stored(name) if dtype is None else self._stored(name).to(dtype)
 
     def layout(self, name: str) -> Layout | None:
-        """How the parts of a weight lie together."""
+        """How the parts of a weight are stored."""
         return packed.layout(self._recipes[name], self._kinds) if name in self._recipes else None
 
     def grouped(self, name: str) -> Grouped | None:

@@ -16,7 +16,7 @@ from outrider.core.base.errors import BrokenFileError
 from .packed import Recipe, side
 from .quantized import Grouped, pack_nibbles
 
-_AWQ = (0, 4, 1, 5, 2, 6, 3, 7)  # where output k of eight lies in an int32
+_AWQ = (0, 4, 1, 5, 2, 6, 3, 7)  # where output k of eight is in an int32
 _FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 Get = Callable[[str], Tensor]
@@ -94,7 +94,7 @@ def _gptq_codes(recipe: Recipe, parts: Mapping[str, Tensor]) -> Grouped | Tensor
     group = parts["groups"].long() if "groups" in parts else order
     if torch.equal(group, order):
         return _grouped_codes(codes.T, scales.T, zeros.T, recipe.bits)
-    return ((codes - zeros[group]).float() * scales[group]).T.contiguous()  # groups lie scattered: activation order
+    return ((codes - zeros[group]).float() * scales[group]).T.contiguous()  # groups are scattered: activation order
 
 
 def _grouped_codes(codes: Tensor, scale: Tensor, zeros: Tensor, bits: int) -> Grouped:

@@ -96,7 +96,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Drafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One published drafter. Without `repo` it lies in the target's own files; `targets` are catalogue names."""
+    """One published drafter. Without `repo` it is in the target's own files; `targets` are catalogue names."""
 
     targets: tuple[str, ...]
     method: str = ""

@@ -2,7 +2,7 @@
 nowhere yet.
 
 A method says what it needs and judges what it is shown; looking around is done here, for all methods alike. What was trained
-here, lies beside a model or was shipped for it rides by itself; what lies elsewhere rides when its method is asked for by name.
+here, is beside a model or was shipped for it is used by itself; what is elsewhere is used when its method is asked for by name.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MOST = 256  # folders of one place that are looked at
 _SMALLER = 0.5  # of the target's size: what is larger does not draft for it
 _MUCH_SMALLER = 0.25  # the same for what was not made for this target: it may be a quantised copy of it
 OWN = ("trained", "shipped")  # places of drafters that Outrider made for the model
-COMPETING = 3  # drafters made for a model that ride together, at most
+COMPETING = 3  # drafters made for a model that are used together, at most
 
 Place = tuple[Where, Path]
 
 
 def near(info: ModelInfo) -> list[DrafterRow]:
-    """Every method, with weights that lie in the checkpoint or beside it; looks no further. Best first."""
+    """Every method, with weights that are in the checkpoint or beside it; looks no further. Best first."""
     return _placed(info, list(_here(info)))
 
 
@@ -74,8 +74,8 @@ def accepting(info: ModelInfo, weights: str) -> str:
 
 
 def automatic(rows: Sequence[DrafterRow]) -> tuple[str, ...]:
-    """Who rides unasked, the most promising last: all that are free (or the best that needs nothing), and the best made for this
-    model, with a few others that were trained here or came with Outrider: those are small, and which is fastest is measured.
+    """What is used unasked, the most promising last: all that are free (or the best that needs nothing), and the best made for
+    this model, with a few others that were trained here or came with Outrider: those are small, and which is fastest is measured.
 
     Weights from elsewhere do not count; our own come first. Empty: none.
     """
@@ -149,7 +149,7 @@ def _takes(entry: registry.Entry) -> bool:
 
 
 def _here(info: ModelInfo) -> Iterator[Place]:
-    """What rides by itself: trained for this model, lying in or beside it, shipped for it."""
+    """What is used by itself: trained for this model, in or beside it, shipped for it."""
     if not info.path:
         return
     for folder in drafter_card.own(Path(info.path)):
@@ -209,7 +209,7 @@ def _weight(path: Path) -> int:
 
 
 def _known(info: ModelInfo, model: str) -> list[KnownDrafter]:
-    """The published drafters of a model, with where they lie if they are here."""
+    """The published drafters of a model, with where they are if they are here."""
     found = (catalogue.drafters_for(name) for name in _names(info, model))
     return [_told(one) for one in next(filter(None, found), ())]
 

@@ -88,7 +88,7 @@ def _from_sources(library: Path, entry: Entry, job: Job) -> Path:
             if (
                 source.kind != "hub" and (source.bytes or _size(entry)) >= _SLOW
             ):  # the hub is asked first how much it has
-                job.tell(download_text(entry.name, source.bytes or _size(entry), 0, library))
+                job.notice(download_text(entry.name, source.bytes or _size(entry), 0, library))
             job.report("download", here, source.bytes or _size(entry) or total, note(source, work))
             try:
                 staged, plan = bring(entry, source, work, job)
@@ -184,7 +184,7 @@ def _sync(path: Path) -> None:
 
 
 def _tidy(work: Path) -> None:
-    """Delete what a try left, all but files from the hub: the next try goes on with those, and so does who stopped this one."""
+    """Delete what a try left, all but files from the hub: the next try continues with those, and so does who stopped this one."""
     keep = "hub" if planned(work) and size_of(arriving(work)) else ""
     if not keep:
         shutil.rmtree(work, ignore_errors=True)

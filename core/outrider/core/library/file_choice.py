@@ -47,7 +47,7 @@ class Item(File, frozen=True):
 
     @property
     def path(self) -> str:
-        """Where it lies in the repository."""
+        """Where it is in the repository."""
         return self.remote or self.name
 
 

@@ -144,7 +144,7 @@ def _sized(repo: str, item: Item, commit: str) -> Item:
 
 
 class _Transfer:
-    """The files of one plan on their way to `room`/files, a few at a time."""
+    """The files of one plan going to `room`/files, a few at a time."""
 
     def __init__(self, room: Path, want: Want) -> None:
         self._plan = Plan("", ())

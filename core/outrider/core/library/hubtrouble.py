@@ -17,7 +17,7 @@ _SIGN_IN = "sign in with `hf auth login`, or set HF_TOKEN"
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A trouble on its way to the parent. `needed`: bytes of disk that are missing."""
+    """A trouble going to the parent. `needed`: bytes of disk that are missing."""
 
     reason: str
     hint: str = ""

@@ -41,7 +41,7 @@ class Job:
         if self.progress is not None:
             self.progress(phase, done, total, note)
 
-    def tell(self, text: str) -> None:
+    def notice(self, text: str) -> None:
         """Say something that the user should know."""
         self.report(NOTE, note=text)
 

@@ -77,7 +77,7 @@ def pull(name: str, progress: Progress | None = None, cancelled: Callable[[], bo
         raise _unknown(name)
     _refuse_unsupported(name, entry)
     if found is not None:
-        job.tell(f"The copy in the {found.source} cannot be used, so the library gets one of its own. {broken}")
+        job.notice(f"The copy in the {found.source} cannot be used, so the library gets one of its own. {broken}")
     fetch(library, entry, job)
     row = _row(entry)
     row.note = _other_labels(name, entry)
@@ -100,7 +100,7 @@ def advice(hint: str, name: str) -> str:
 
 
 def rows() -> list[ModelRow]:
-    """The catalogue, then whatever else lies in the library, whole or in part, then what other tools have here."""
+    """The catalogue, then whatever else is in the library, whole or in part, then what other tools have here."""
     there = {found.name: found for found in other_tools.models()}
     listed: list[ModelRow] = []
     for entry in (*catalogue.entries(), *_others(), *_unfinished()):
@@ -135,7 +135,7 @@ def row(name: str, progress: Progress | None = None, rehash: bool = False) -> Mo
 
 
 def remove(name: str) -> ModelRow:
-    """Delete a model from the library, or what a stopped pull left of it; what lies outside is never touched.
+    """Delete a model from the library, or what a stopped pull left of it; what is outside is never touched.
 
     Raises ModelError, also while a pull of it is under way.
     """

@@ -1,4 +1,4 @@
-"""A lock on a file that the system lets go of when its holder dies."""
+"""A lock on a file that the system releases when its holder dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that other tools brought to this machine, used where they lie. Nothing here is ever written or deleted.
+"""Models that other tools brought to this machine, used where they are. Nothing here is ever written or deleted.
 
 | name | folder | moved by |
 |---|---|---|
@@ -273,7 +273,7 @@ def _blob(manifest: Path) -> str:
         return ""
     try:
         layers = msgspec.json.decode(manifest.read_bytes(), type=_Manifest).layers
-    except (OSError, msgspec.MsgspecError):  # not ours to mend: ollama says so itself
+    except (OSError, msgspec.MsgspecError):  # not ours to fix: ollama says so itself
         return ""
     digests = [layer.digest for layer in layers if layer.mediaType == _MODEL]
     return digests[0].replace(":", "-") if len(digests) == 1 and _DIGEST.fullmatch(digests[0]) else ""
@@ -287,7 +287,7 @@ def _format(path: Path) -> str:
 
 
 def _list(folder: Path) -> list[Path]:
-    """What lies in a folder, in order; nothing if it is not there or closed to us."""
+    """What is in a folder, in order; nothing if it is not there or closed to us."""
     try:
         return sorted(islice(folder.iterdir(), _MOST))
     except OSError:

@@ -122,12 +122,12 @@ def used(checkpoint: Checkpoint) -> list[str]:
 
 def rows_kept(window: int, context: int) -> int:
     """Rows of keys and values that a layer of this window keeps (0: it sees all) where `context` tokens have to fit."""
-    from outrider.core.model.cache.layout import span
+    from outrider.core.model.cache.layout import padded
     from outrider.core.model.cache.states import MAX_DRAFT_ROWS, RINGS
 
-    ring = span(window - 1 + MAX_DRAFT_ROWS)
+    ring = padded(window - 1 + MAX_DRAFT_ROWS)
     capacity = context + MAX_DRAFT_ROWS
-    return ring if window and capacity > RINGS * ring else span(capacity)
+    return ring if window and capacity > RINGS * ring else padded(capacity)
 
 
 def states(spec: TargetSpec, context: int, dtype_name: str) -> int:
@@ -161,7 +161,7 @@ def recurrent(spec: TargetSpec, dtype_name: str) -> Iterator[int]:
         yield (mixer.kernel - 1) * channels * item + memories * max(item, 4)
 
 
-def beside(spec: TargetSpec, context: int, dtype_name: str) -> int:
+def extra_state_bytes(spec: TargetSpec, context: int, dtype_name: str) -> int:
     """Bytes of rope tables and of the recurrent states that are kept beside the newest: snapshots, and that before a pass."""
     from outrider.core.model.cache.states import MAX_DRAFT_ROWS, SNAPSHOTS
 
@@ -189,7 +189,7 @@ def of_checkpoint(checkpoint: Checkpoint, name: str = "") -> Subject:
         device, dtype = torch.device(how.device), DTYPES[how.dtype]
         form = WeightFormat(dtype, device, {"int8": 8, "int4": 4}.get(how.quantize), how.keep)
         total = resident(checkpoint, form)
-        if shared:  # the head's own copy of a token table that it cannot multiply by as it lies
+        if shared:  # the head's own copy of a token table that it cannot multiply by as it is
             table = next(name for name in used(checkpoint) if name.endswith(_TABLES[:2]))
             layout = checkpoint.layout(table)
             if (layout is not None and form.keep != "none") or form.quantize or packs(dtype, device):
@@ -203,7 +203,7 @@ def of_checkpoint(checkpoint: Checkpoint, name: str = "") -> Subject:
         made_for=spec.context,
         weights=weights,
         states=lambda how: states(spec, how.context, how.dtype),
-        beside=lambda how: beside(spec, how.context, how.dtype),
+        beside=lambda how: extra_state_bytes(spec, how.context, how.dtype),
     )
 
 

@@ -33,7 +33,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 def location(library: Path, entry: Entry, file: File) -> Path:
-    """Where a file of an entry lies: an entry with a single weight file is that file, any other one is a folder."""
+    """Where a file of an entry is: an entry with a single weight file is that file, any other one is a folder."""
     base = library / entry.path
     return base if entry.path == file.name else base / file.name
 
@@ -62,7 +62,7 @@ def drop(library: Path, entry: Entry) -> None:
 
 
 def state(library: Path, entry: Entry) -> State:
-    """Whether an entry lies in the library as it should, by sizes and the receipt alone."""
+    """Whether an entry is in the library as it should, by sizes and the receipt alone."""
     if not (library / entry.path).exists():
         return "missing"
     receipt = read(library, entry)

@@ -24,7 +24,7 @@ LIBRARY = "library"
 
 
 def installed(library: Path, entry: Entry) -> ModelRow:
-    """An entry as it lies in the library, whole, in part, broken, or not at all."""
+    """An entry as it is in the library, whole, in part, broken, or not at all."""
     path = library / entry.path
     row = ModelRow(
         name=entry.name,

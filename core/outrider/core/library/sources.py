@@ -172,9 +172,9 @@ class _Announced:
         if plan is not None and self._before is not None and self._written() != self._before:
             self._before = None
             here = size_of(arriving(self._work))
-            self._job.tell(download_text(note(self._source, self._work), plan.nbytes, here, self._work.parent))
+            self._job.notice(download_text(note(self._source, self._work), plan.nbytes, here, self._work.parent))
             if not plan.template:
-                self._job.tell(NO_TEMPLATE.format(self._source.repo))
+                self._job.notice(NO_TEMPLATE.format(self._source.repo))
         return plan.nbytes if plan else 0
 
     def _written(self) -> int:

@@ -133,7 +133,7 @@ class _Measuring:
         reports = self._prompting.together(prompts, choice)
         seconds = time.perf_counter() - began
         tokens = sum(len(report.token_ids) for report in reports)
-        target, asked = self._model.talk.target, (self._prompting.request(one, choice) for one in prompts)
+        target, asked = self._model.cache.target, (self._prompting.request(one, choice) for one in prompts)
         rooms = (room(self._engine.order(self._model, one, began), target) for one in asked)
         return figures.Together(
             count=count,
@@ -146,7 +146,7 @@ class _Measuring:
 
     def _timed(self) -> dict[int, figures.Curve]:
         """Milliseconds of a pass by rows with nothing around it, the widths in turn; the first round warms up."""
-        target = self._model.talk.target
+        target = self._model.cache.target
         self._engine.forget()
         target.forward(list(range(BEFORE)), last=True)
         target.commit(BEFORE)
@@ -169,7 +169,7 @@ class _Measuring:
         """Everything, built of plain types. `load`: the load average before it began."""
         plain = [one for one, run in self._each() if run.drafter == PLAIN.name]
         loaded, request, scores = self._model.loaded, self._request, self._scores()
-        made = {
+        fields = {
             "model": request.model.model,
             "dtype": loaded.dtype,
             "device": loaded.device,
@@ -197,8 +197,8 @@ class _Measuring:
             "runs": [self._run(number) for number in range(len(self.runs))],
         }
         if request.steps:
-            made["step_columns"] = Pass.__struct_fields__
-        return msgspec.to_builtins(made, str_keys=True)
+            fields["step_columns"] = Pass.__struct_fields__
+        return msgspec.to_builtins(fields, str_keys=True)
 
     def _each(self) -> Iterator[tuple[Pass, Run]]:
         for run, passes in zip(self.runs, self.passes, strict=True):
@@ -234,7 +234,7 @@ class _Measuring:
 
     def _memory(self) -> dict[str, Any]:
         """Bytes: the most that was taken, weights, states, and what drafters say that they take."""
-        target = self._model.talk.target
+        target = self._model.cache.target
         rows = {row.name: row.nbytes for row in self._model.rows}
         return {
             "peak": peak(target.device),

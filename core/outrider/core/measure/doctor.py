@@ -22,19 +22,21 @@ def _torch() -> list[Finding]:
         import torch
     except ImportError as error:
         return [Finding("problem", "torch", f"cannot be imported: {error}", "Install it again: pip install torch")]
-    found = [Finding("ok", "torch", f"{torch.__version__}, {torch.get_num_threads()} threads")]
+    findings = [Finding("ok", "torch", f"{torch.__version__}, {torch.get_num_threads()} threads")]
     fast = torch.ops.mkldnn._is_mkldnn_bf16_supported() if torch.backends.mkldnn.is_available() else False
     cpu = torch.backends.cpu.get_cpu_capability()
-    found.append(Finding("ok", "cpu", f"{cpu}, bf16 {'in hardware' if fast else 'not in hardware: fp32 is used'}"))
+    findings.append(Finding("ok", "cpu", f"{cpu}, bf16 {'in hardware' if fast else 'not in hardware: fp32 is used'}"))
     if not torch.cuda.is_available():
         built = torch.version.cuda
         text = "none is visible to torch" if built else "this torch is built without CUDA"
-        found.append(Finding("note", "gpu", f"{text}; models run on the CPU", "For a GPU install torch with CUDA."))
+        findings.append(Finding("note", "gpu", f"{text}; models run on the CPU", "For a GPU install torch with CUDA."))
     for index in range(torch.cuda.device_count()):
         name = torch.cuda.get_device_name(index)
         free, total = torch.cuda.mem_get_info(index)
-        found.append(Finding("ok", "gpu", f"cuda:{index} {name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"))
-    return found
+        findings.append(
+            Finding("ok", "gpu", f"cuda:{index} {name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free")
+        )
+    return findings
 
 
 def _fused() -> list[Finding]:
@@ -51,7 +53,7 @@ def _fused() -> list[Finding]:
     if isinstance(products, str):
         found.append(Finding("note", "cpu", f"torch's own products with quantised weights: {products}", fix))
     for kind, name in (("cpu", "cpu"), ("cuda", "gpu"))[: 1 + torch.cuda.is_available()]:
-        there, how = ops.told(kind)
+        there, how = ops.backend_status(kind)
         if there:
             found.append(Finding("ok", name, f"fused steps: {how}"))
         else:
@@ -91,13 +93,13 @@ def _starter() -> list[Finding]:
 
 
 def _drafters() -> list[Finding]:
-    found = []
+    findings = []
     for entry in registry.entries():
         try:
             registry.method(entry)
         except DrafterError as error:
             fix = f"Remove or update it: outrider plugins remove {entry.distribution}"
-            found.append(Finding("problem", "drafter", error.message, fix))
+            findings.append(Finding("problem", "drafter", error.message, fix))
         else:
-            found.append(Finding("ok", "drafter", f"{entry.name} ({entry.distribution} {entry.version})"))
-    return found
+            findings.append(Finding("ok", "drafter", f"{entry.name} ({entry.distribution} {entry.version})"))
+    return findings

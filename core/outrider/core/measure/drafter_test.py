@@ -57,7 +57,7 @@ class Trial(msgspec.Struct, kw_only=True):
 
 
 def run(engine: Engine, request: DrafterTest, say: Say, cancelled: Callable[[], bool]) -> dict[str, Any]:
-    """The whole test, or the conformance checks. Raises UsageError, DrafterError if it cannot ride, Cancelled."""
+    """The whole test, or the conformance checks. Raises UsageError, DrafterError if it cannot be used, Cancelled."""
     if not request.prompts:
         raise UsageError("There are no prompts to test with.", "Give --prompts 1 or more.")
     check_choice(request.drafter)
@@ -72,7 +72,7 @@ def run(engine: Engine, request: DrafterTest, say: Say, cancelled: Callable[[], 
     }
     if request.conformance:
         return head | {"checks": _checks(engine, model, found, request, say, cancelled)}
-    offered = registry.readings(found.name, model.talk.target.info, found.weights)
+    offered = registry.readings(found.name, model.cache.target.info, found.weights)
     readings = _open(offered, request.drafter.options)
     test = _Test(engine, model, request, say, cancelled)
     trials = [test.trial(found, reading, (number, len(readings))) for number, reading in enumerate(readings)]
@@ -104,7 +104,7 @@ def _found(model: Model, request: DrafterTest, say: Say, cancelled: Callable[[],
     def bring(phase: str, done: float, total: float, note: str) -> None:
         say(event(request.id, phase, done, total, note))
 
-    name, given, info = request.drafter.name.replace("-", "_"), request.drafter.weights, model.talk.target.info
+    name, given, info = request.drafter.name.replace("-", "_"), request.drafter.weights, model.cache.target.info
     weights = str(resolve(given, bring, cancelled)) if given else None
     if name == "auto":
         name = discovery.accepting(info, weights) if weights else ("none", *discovery.automatic(model.rows))[-1]
@@ -129,7 +129,7 @@ def _checks(
 
     make = _Make(found.name, {**request.drafter.options, "weights": found.weights})
     trusted = registry.trusted(found.name)
-    checks = conformance.check(model.talk.target, make, prompts, trusted=trusted, tell=tell)
+    checks = conformance.check(model.cache.target, make, prompts, trusted=trusted, tell=tell)
     return [msgspec.to_builtins(check) for check in checks]
 
 
@@ -164,30 +164,30 @@ class _Test:
     def trial(self, found: _Found, reading: Mapping[str, Any], place: tuple[int, int]) -> Trial:
         """All prompts with the drafter loaded under one reading; it is closed again. `place`: the how manieth of how many."""
         problems: list[str] = []
-        pool, usual_one = self._model.talk.drafters, Wanted(found.name, found.weights)
+        pool, usual_one = self._model.cache.drafters, Wanted(found.name, found.weights)
         pool.drop(usual_one)
         wanted = Wanted(found.name, found.weights, {**reading, **self._request.drafter.options})
-        rider = load_drafter(wanted, self._model.talk.target, problems.append)
-        pool.put(usual_one, rider)
-        length = self._request.drafter.tokens or usual(rider.shape)
+        drafter = load_drafter(wanted, self._model.cache.target, problems.append)
+        pool.put(usual_one, drafter)
+        length = self._request.drafter.tokens or usual(drafter.shape)
         choice = DrafterChoice(name=found.name, weights=found.weights, tokens=length)
         tally = _Tally()
         try:
             prompts, (before, readings) = self._request.prompts, place
             for number, prompt in enumerate(prompts, before * len(prompts)):
                 self._say(Progress(self._request.id, "test", number, readings * len(prompts), "prompts", prompt.id))
-                if not self._turns(prompt, choice, rider, tally):
+                if not self._turns(prompt, choice, drafter, tally):
                     break
         finally:
             pool.drop(usual_one)
         return tally.trial(dict(reading), " ".join(problems))
 
-    def _turns(self, prompt: BenchPrompt, choice: DrafterChoice, rider: PooledDrafter, tally: _Tally) -> bool:
+    def _turns(self, prompt: BenchPrompt, choice: DrafterChoice, drafter: PooledDrafter, tally: _Tally) -> bool:
         """All turns of a prompt; False where the drafter broke."""
         known = self._plain.setdefault(prompt.id, [])
         for turn, (plain, ours) in enumerate(self._prompting.turns(prompt, [choice], known=known)):
             tally.add(prompt, turn, plain, ours)
-            if rider.failed:
+            if drafter.failed:
                 return False
         return True
 

@@ -186,20 +186,20 @@ def ratio(pairs: Iterable[Pair]) -> float:
 
 
 def interval(pairs: Sequence[Pair], samples: int = SAMPLES) -> Interval:
-    """Where the ratio lies with 95 % confidence: percentiles over prompts drawn again with replacement, each with its plain
+    """Where the ratio is with 95 % confidence: percentiles over prompts drawn again with replacement, each with its plain
     answers. None for fewer than two prompts."""
     if len(pairs) < 2:
         return None
     table = torch.tensor(pairs, dtype=torch.float64)  # [prompts, 4]
     draw = torch.Generator().manual_seed(0)
-    found: list[float] = []
+    ratios: list[float] = []
     for _ in range(samples):
         drawn = torch.randint(len(pairs), (len(pairs),), generator=draw)  # [prompts]
         tokens, seconds, plain_tokens, plain_seconds = table[drawn].sum(0).tolist()
-        found.append(ratio([(tokens, seconds, plain_tokens, plain_seconds)]))
-    found.sort()
+        ratios.append(ratio([(tokens, seconds, plain_tokens, plain_seconds)]))
+    ratios.sort()
     tail = round(samples * (1 - CONFIDENCE) / 2)
-    return found[tail], found[-1 - tail]
+    return ratios[tail], ratios[-1 - tail]
 
 
 def worst(runs: Sequence[Run], plain: Sequence[Run]) -> Worst | None:

@@ -27,7 +27,7 @@ from outrider.core.base.protocol import (
     Verify,
 )
 from outrider.core.decode.round_result import RoundResult
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.sampling.noise import Noise
 from outrider.core.sampling.sample import Sampler
 from outrider.core.session.answer import Answer, AnswerRequest
@@ -154,11 +154,11 @@ class _Asking(Prompting):
 
     def request(self, messages: list[Message], choice: DrafterChoice, limit: int | None = None) -> Generate:
         """As `Prompting`; where the model has no chat template, the turns as text that it continues."""
-        made = msgspec.structs.replace(super().request(messages, choice, limit), rule=self._rule)
+        request = msgspec.structs.replace(super().request(messages, choice, limit), rule=self._rule)
         model = self._engine.model
         if model is None or model.tokenizer.template is not None:
-            return made
-        return msgspec.structs.replace(made, messages=None, prompt="\n\n".join(one.content for one in messages))
+            return request
+        return msgspec.structs.replace(request, messages=None, prompt="\n\n".join(one.content for one in messages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ class _Job:
         assert model is not None
 
         def watch(done: RoundResult, sampler: Sampler) -> None:
-            first = len(model.talk.tokens) - len(done.tokens) - len(place.order.ids)
+            first = len(model.cache.tokens) - len(done.tokens) - len(place.order.ids)
             if first <= at < first + len(done.tokens):
                 path = done.tokens[: at - first]
                 gaps.append(place.gap(done.logits[done.rows[at - first]], sampler, path))
@@ -333,7 +333,7 @@ class _Job:
         control = Quiet(lambda: bool(gaps) or self._cancelled())
         self._engine.forget()
         choose = self._engine.chooser(model, generate, self._say, control)
-        report = Answer(order, model.talk, model.policy, choose, lambda event: None).run(control)
+        report = Answer(order, model.cache, model.policy, choose, lambda event: None).run(control)
         if self._cancelled():
             raise Cancelled
         again = report.token_ids[: at + 1] == place.prefix + ([] if said is None else [said])
@@ -352,7 +352,7 @@ class _Job:
     def _fp32_gap(self, place: _Place) -> float | None:
         model = self._engine.model
         assert model is not None
-        target, ids = model.talk.target, [*place.order.ids, *place.prefix]
+        target, ids = model.cache.target, [*place.order.ids, *place.prefix]
         self._engine.forget()
         sampler = Sampler(place.order.settings, Noise(place.order.seed), place.order.ids)
         sampler.commit(place.prefix)
@@ -368,14 +368,14 @@ class _Job:
         self._say(Progress(self._request.id, phase, done, total, unit, note))
 
 
-def _pinned(choice: DrafterChoice, rider: ActiveDrafter | None) -> DrafterChoice:
+def _pinned(choice: DrafterChoice, drafter: ActiveDrafter | None) -> DrafterChoice:
     """As many tokens each round as are usual: a policy might find that drafting does not pay, and then nothing would be compared.
 
     Where several compete, that is part of what is compared.
     """
-    if choice.tokens is not None or choice.name == "auto" or rider is None or len(rider.parts) > 1:
+    if choice.tokens is not None or choice.name == "auto" or drafter is None or len(drafter.parts) > 1:
         return choice
-    return msgspec.structs.replace(choice, tokens=usual(rider.shape))
+    return msgspec.structs.replace(choice, tokens=usual(drafter.shape))
 
 
 def _modes(request: Verify) -> dict[Mode, Sampling]:

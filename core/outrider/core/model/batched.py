@@ -1,6 +1,6 @@
 """One pass over the tokens of several conversations: weights are read once for all, each keeps states of its own.
 
-What looks at rows alone (embedding, norms, linear layers, channel mixers, head) runs over all rows behind each other. A token
+What looks at rows alone (embedding, norms, linear layers, channel mixers, head) runs over all rows one after another. A token
 mixer comes apart into what it does to each row before and after, and what it does along the tokens of one conversation.
 
 Letters: `S` tokens of one conversation, `R` rows of all of them, `V` vocabulary, `d` width.
@@ -19,7 +19,7 @@ from outrider.core.model.blocks.attention import Attention
 from outrider.core.model.cache.layout import KVSlots, PassLayout, tree_of
 from outrider.core.model.cache.states import MAX_DRAFT_ROWS, RINGS, Cache, CacheConfig, KVCache, State
 from outrider.core.model.families.spec import AttentionSpec, RopeSpec
-from outrider.core.model.kernels.interface import Crowd, Fused
+from outrider.core.model.kernels.interface import BatchAttention, Fused
 from outrider.core.model.kernels.linear import MAX_DECODE_ROWS
 
 from .decoder import Decoder, Pass
@@ -33,7 +33,7 @@ class Parted(Protocol):
         ...
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """[R, d] -> what the other two steps take, each part with R rows; hangs on each row alone."""
+        """[R, d] -> what the other two steps take, each part with R rows; depends on each row alone."""
         ...
 
     def along(self, parts: tuple[Tensor, ...], where: PassLayout, state: State | None) -> Tensor:
@@ -41,7 +41,7 @@ class Parted(Protocol):
         ...
 
     def output(self, y: Tensor, parts: tuple[Tensor, ...], residual: Tensor | None) -> Tensor:
-        """[R, ...] -> [R, d], plus the residual if there is one; hangs on each row alone."""
+        """[R, ...] -> [R, d], plus the residual if there is one; depends on each row alone."""
         ...
 
 
@@ -54,13 +54,13 @@ class SequencePass(NamedTuple):
     states: tuple[int, ...] = ()  # numbers of the residuals to export
 
 
-class _Beside(PassLayout):
+class BatchLayout(PassLayout):
     """Several places, one behind the other, each with the states that belong to it."""
 
     def __init__(self, decoder: Decoder, shares: Sequence[SequencePass]) -> None:
         tables, dtype, device = decoder.weights.tables, decoder.dtype, decoder.device
         super().__init__(0, sum(len(share.ids) for share in shares), tables, dtype, device)
-        self._crowds: dict[tuple[RopeSpec | None, int, tuple[int, ...]], Crowd | None] = {}
+        self._attentions: dict[tuple[RopeSpec | None, int, tuple[int, ...]], BatchAttention | None] = {}
         self.each: list[tuple[slice, PassLayout, Cache]] = []
         at = 0
         for ids, cache, parents, _ in shares:
@@ -86,16 +86,16 @@ class _Beside(PassLayout):
         if -1 in rings:
             return None
         key = spec.rope, spec.head_dim, rings
-        if key not in self._crowds:
-            self._crowds[key] = self._crowd(fast, spec, rings)
-        crowd = self._crowds[key]
+        if key not in self._attentions:
+            self._attentions[key] = self._attention(fast, spec, rings)
+        attend = self._attentions[key]
         return (
             None
-            if crowd is None
-            else crowd(mixed, [state.parts[0] for state in states if isinstance(state, KVCache)], heads)
+            if attend is None
+            else attend(mixed, [state.parts[0] for state in states if isinstance(state, KVCache)], heads)
         )
 
-    def _crowd(self, fast: Fused, spec: AttentionSpec, rings: Sequence[int]) -> Crowd | None:
+    def _attention(self, fast: Fused, spec: AttentionSpec, rings: Sequence[int]) -> BatchAttention | None:
         places = []
         for (_, where, _), ring in zip(self.each, rings, strict=True):
             if where.sight is None:
@@ -103,7 +103,7 @@ class _Beside(PassLayout):
             cos, sin = (None, None) if spec.rope is None else where.rope(spec.rope, spec.head_dim)
             slots = where.slots(ring) if ring else where.index
             places.append(KVSlots(slots, ring, cos, sin, where.sight))
-        return fast.crowd(places)
+        return fast.attend_batch(places)
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class _Each:
 
     def __call__(self, x: Tensor, where: PassLayout, state: State | None, residual: Tensor | None = None) -> Tensor:
         """[R, d] -> [R, d]; the states come with the place."""
-        assert isinstance(where, _Beside)
+        assert isinstance(where, BatchLayout)
         parts, made = self.mixer.project(x), list[Tensor]()
         y = where.attended(parts[0], self.mixer, self.source) if isinstance(self.mixer, Attention) else None
         if y is None:
@@ -145,14 +145,14 @@ class Batched(Decoder):
 
     @torch.inference_mode()
     def together(self, shares: Sequence[SequencePass]) -> list[Pass]:
-        """A pass behind the committed tokens of each conversation; nothing is committed.
+        """A pass after the committed tokens of each conversation; nothing is committed.
 
         As many passes as keep each within `MAX_DECODE_ROWS` rows: a row's result does not depend on the others there.
         """
-        made: list[Pass] = []
+        passes: list[Pass] = []
         for some in _packed(shares):
-            made += [self._single(*some)] if len(some) == 1 else self._pass(some)
-        return made
+            passes += [self._single(*some)] if len(some) == 1 else self._pass(some)
+        return passes
 
     def _single(self, share: SequencePass) -> Pass:
         """The pass of one conversation, which has faster steps."""
@@ -164,7 +164,7 @@ class Batched(Decoder):
         states = sorted({number for share in shares for number in share.states})
         kept: dict[int, Tensor] = {}
         ids = torch.tensor([token for share in shares for token in share.ids], device=self.device)
-        where = _Beside(self, shares)
+        where = BatchLayout(self, shares)
         x = self._blocks(ids, shares[0].cache, where, range(len(self.weights.blocks)), (states, kept))
         logits = self.logits(x)  # [R, V]
         made = []
@@ -189,5 +189,5 @@ def _packed(shares: Sequence[SequencePass]) -> Iterator[Sequence[SequencePass]]:
 def state_bytes(decoder: Decoder, tokens: int) -> int:
     """What the states of a conversation of so many tokens take."""
     room = CacheConfig(tokens + MAX_DRAFT_ROWS, decoder.dtype, torch.device("meta"), MAX_DRAFT_ROWS, RINGS)
-    made = (block.mixer.new_state(room) for block in decoder.weights.blocks)
-    return sum(state.nbytes for state in made if state is not None)
+    states = (block.mixer.new_state(room) for block in decoder.weights.blocks)
+    return sum(state.nbytes for state in states if state is not None)

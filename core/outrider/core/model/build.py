@@ -17,7 +17,7 @@ from outrider.core.base.errors import ModelError
 from outrider.core.formats.quantized import Grouped
 from outrider.core.model.blocks.absent import NoChannel, NoMixer
 from outrider.core.model.blocks.attention import Attention
-from outrider.core.model.blocks.block import Beside, Block, Channel, ExtraEmbedding, Mixer, PerLayer
+from outrider.core.model.blocks.block import Block, Channel, ExtraEmbedding, Mixer, ParallelExperts, PerLayer
 from outrider.core.model.blocks.conv import ShortConv
 from outrider.core.model.blocks.delta import DeltaNet
 from outrider.core.model.blocks.latent import LatentAttention
@@ -373,13 +373,13 @@ class Builder(Reader):
         return [Dense(self.layer(g), self.layer(w), act) for g, w in zip(uppers, lowers, strict=True)]
 
     def _granite_experts(self, spec: ExpertsSpec, at: str) -> Experts:
-        """Granite names them its own way; the shared branch lies beside them."""
+        """Granite names them its own way; the shared branch is beside them."""
         router = Router(spec, self.linear(at + "router.layer", spec.experts, self.spec.width, exact=True))
         each = self._stacked(spec, at + "input_linear.weight", at + "output_linear.weight")
         beside = at.removesuffix("block_sparse_moe.") + "shared_mlp."
         return Experts(router, each, self._dense(DenseSpec(spec.shared, spec.activation), beside))
 
-    def _beside(self, spec: ExpertsSpec, at: str) -> Beside:
+    def _beside(self, spec: ExpertsSpec, at: str) -> ParallelExperts:
         d = self.spec.width
         scale = self.tensor(at + "router.scale", d) * d**-0.5
         router = Router(
@@ -390,7 +390,7 @@ class Builder(Reader):
             self.norm(at + name)
             for name in ("pre_feedforward_layernorm_2", "post_feedforward_layernorm_2", "post_feedforward_layernorm_1")
         ]
-        return Beside(Experts(router, self._each(spec, at + "experts.")), *norms)
+        return ParallelExperts(Experts(router, self._each(spec, at + "experts.")), *norms)
 
     def _per_layer(self, at: str) -> PerLayer:
         d, each = self.spec.width, self.spec.per_layer_width

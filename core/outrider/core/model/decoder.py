@@ -141,10 +141,10 @@ class Decoder:
         tree: Tree | None = None,
     ) -> Pass:
         """As `run`, from a row on that only the device knows, or with fixed shapes."""
-        kept: dict[int, Tensor] = {}
+        exports: dict[int, Tensor] = {}
         where = PassLayout(start, ids.shape[0], self.weights.tables, self.dtype, self.device, tree)
-        x = self._blocks(ids, cache, where, range(len(self.weights.blocks)), (states, kept))
-        hidden = torch.stack([kept[k] for k in states], 1) if states else None
+        x = self._blocks(ids, cache, where, range(len(self.weights.blocks)), (states, exports))
+        hidden = torch.stack([exports[k] for k in states], 1) if states else None
         return Pass(self.logits(x), hidden)
 
     @torch.inference_mode()
@@ -154,9 +154,9 @@ class Decoder:
         """Residuals [S, d] for `ids` at `start` by number: that after the first `layers` blocks, which are all that run, and
         those of `states` below it. What they write is scratch.
         """
-        kept: dict[int, Tensor] = {}
-        x = self._blocks(ids, cache, self._where(ids, cache, start, None), range(layers), (states, kept))
-        return kept | {layers: x}
+        exports: dict[int, Tensor] = {}
+        x = self._blocks(ids, cache, self._where(ids, cache, start, None), range(layers), (states, exports))
+        return exports | {layers: x}
 
     def _where(self, ids: Tensor, cache: Cache, start: int | DeviceStart, tree: Tree | None) -> PassLayout:
         rows = ids.shape[0]

@@ -1,4 +1,4 @@
-"""Exact mode: a token's numbers hang on its position and the tokens before it alone, not on what shares its pass.
+"""Exact mode: a token's numbers depend on its position and the tokens before it alone, not on what shares its pass.
 
 Products and sums of another shape are added up in another order, so that the last bits of a row differ with the number of rows.
 Passes that decode therefore have one width and read keys and values of one shape, padded and masked. Where every step of a

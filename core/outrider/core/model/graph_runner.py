@@ -1,7 +1,7 @@
-"""The lane of one conversation: passes of a few fixed widths whose start only the device knows, each captured once.
+"""The graph runner of one conversation: passes of a few fixed widths whose start only the device knows, each captured once.
 
-A draft is filled up to the next width of the ladder; what stands behind it is scratch. The host tells the lane where the
-conversation stands (`stand`) only when the two have come apart.
+A draft is filled up to the next width of the ladder; what follows it is scratch. The host tells the runner where the
+conversation stands (`seek`) only when the two have come apart.
 
 Letters: `W` rows of a pass, `V` vocabulary, `d` width of the model.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outrider.core.model.cache.layout import DeviceStart, Tree, TreeLayout, layout_of, span
+from outrider.core.model.cache.layout import DeviceStart, Tree, TreeLayout, layout_of, padded
 from outrider.core.model.cache.states import Cache, Recurrent
 
 from .capture import Capture, Job
@@ -43,19 +43,19 @@ class DraftInputs:
     def write(self, tokens: Sequence[int], parents: Sequence[int] | None) -> None:
         """The root, then a draft: a chain, or a tree by the node above each, -1 the root. Missing nodes have id -1."""
         width = self.rows.shape[1]
-        made = torch.full((4, width), -1, dtype=torch.int64, pin_memory=self.rows.is_cuda)
-        made[0, : len(tokens)] = torch.tensor(tokens)
+        rows = torch.full((4, width), -1, dtype=torch.int64, pin_memory=self.rows.is_cuda)
+        rows[0, : len(tokens)] = torch.tensor(tokens)
         if not self.line:
             given = list(range(-1, len(tokens) - 2)) if parents is None else list(parents)
-            given += [-1] * (width - 1 - len(given))  # what is missing hangs at the root
+            given += [-1] * (width - 1 - len(given))  # missing nodes are children of the root
             layout = layout_of(tuple(given))
-            made[1], made[2] = layout.depth, layout.parents
-            made[3] = (layout.seen.to(torch.int64) << torch.arange(width)).sum(1)
-        self.rows.copy_(made, non_blocking=True)
+            rows[1], rows[2] = layout.depth, layout.parents
+            rows[3] = (layout.seen.to(torch.int64) << torch.arange(width)).sum(1)
+        self.rows.copy_(rows, non_blocking=True)
 
     @torch.inference_mode()
     def place(self, tokens: Tensor, parents: Tensor | None) -> None:
-        """A draft [n] whose tokens only the device knows, as `write`; `parents` [n] may lie on either side."""
+        """A draft [n] whose tokens only the device knows, as `write`; `parents` [n] may be on either side."""
         count = tokens.shape[0]
         self.rows[0].fill_(-1)
         self.rows[0, 1 : 1 + count] = tokens
@@ -63,7 +63,7 @@ class DraftInputs:
             return
         up = torch.zeros(
             self.rows.shape[1], dtype=torch.int64, device=self.rows.device
-        )  # missing nodes hang at the root
+        )  # missing nodes are children of the root
         if parents is not None:
             up[1 : 1 + count] = 1 + parents.to(up.device, non_blocking=True)
         self.rows[2] = up
@@ -90,7 +90,7 @@ class DraftInputs:
 
 @dataclass(slots=True)
 class CapturedPass:
-    """One pass of the lane: what it reads, what it left."""
+    """One pass of the runner: what it reads, what it left."""
 
     inputs: DraftInputs
     run: Job = lambda: None
@@ -142,37 +142,41 @@ class GraphRunner:
 
     def end(self, length: int, width: int) -> int:
         """Rows that full attention reads at a length: all of them where that costs nothing, else the next of a few."""
-        whole = span(self.cache.capacity)
+        whole = padded(self.cache.capacity)
         return whole if self.fixed or self.decoder.reads_what_is_there else reach(length + width, whole)
 
     @torch.inference_mode()
-    def stand(self, length: int, root: int) -> None:
-        """Here stands the conversation: `length` committed tokens, and the newest one."""
+    def seek(self, length: int, root: int) -> None:
+        """Move to `length` committed tokens, and the newest one."""
         if self._stands != (length, root):
             self.base.fill_(length)
             self.root.fill_(root)
             self._stands = length, root
-        self.cache.hold()  # other passes may have put states elsewhere since
+        self.cache.pin()  # other passes may have put states elsewhere since
 
-    def moved(self, to: tuple[int, int] | None) -> None:
+    def advanced(self, to: tuple[int, int] | None) -> None:
         """The device has moved on by itself, to a place that the host knows by now, or not yet."""
         self._stands = to
 
     def captured(self, key: tuple[object, ...], build: Callable[[], CapturedPass]) -> CapturedPass:
         """The pass of a key, captured when it is first asked for."""
         if key not in self._passes:
-            made = build()
-            made.run = self.capture.job(made.run, (self.base, self.root, *self.cache.held))
-            self._passes[key] = made
+            captured_pass = build()
+            captured_pass.run = self.capture.job(captured_pass.run, (self.base, self.root, *self.cache.pinned))
+            self._passes[key] = captured_pass
         return self._passes[key]
 
-    def body(self, made: CapturedPass, end: int, states: Sequence[int]) -> Pass:
+    def body(self, captured_pass: CapturedPass, end: int, states: Sequence[int]) -> Pass:
         """The part of a captured job that runs the decoder over the root and the draft."""
-        inputs, layout = made.inputs, made.inputs.layout
+        inputs, layout = captured_pass.inputs, captured_pass.inputs.layout
         ids = torch.cat((self.root, inputs.tokens.clamp(0, self.decoder.spec.vocab - 1)))
         tree = None if layout is None else Tree(self.base, self.base + layout.depth, layout.seen)
         result = self.decoder.still(ids, self.cache, DeviceStart(self.base, end), states=states, tree=tree)
-        made.logits, made.hidden, made.afters = result.logits, result.hidden, self.cache.afters()
+        captured_pass.logits, captured_pass.hidden, captured_pass.afters = (
+            result.logits,
+            result.hidden,
+            self.cache.afters(),
+        )
         return result
 
     @torch.inference_mode()
@@ -182,22 +186,22 @@ class GraphRunner:
         end = self.end(length, width)
 
         def build() -> CapturedPass:
-            made = CapturedPass(DraftInputs.on(width, self.decoder.device, line=self.lines))
+            captured_pass = CapturedPass(DraftInputs.on(width, self.decoder.device, line=self.lines))
 
             def work() -> None:
-                self.body(made, end, states)
+                self.body(captured_pass, end, states)
 
-            made.run = work
-            return made
+            captured_pass.run = work
+            return captured_pass
 
-        self.stand(length, ids[0])
-        made = self.captured(("pass", width, end, states), build)
-        made.inputs.write(ids, parents)
-        made.run()
-        self.cache.resume(made.afters, width)
-        assert made.logits is not None
-        hidden = None if made.hidden is None else made.hidden[: len(ids)]
-        return Pass(made.logits[: len(ids)], hidden)
+        self.seek(length, ids[0])
+        captured_pass = self.captured(("pass", width, end, states), build)
+        captured_pass.inputs.write(ids, parents)
+        captured_pass.run()
+        self.cache.replayed(captured_pass.afters, width)
+        assert captured_pass.logits is not None
+        hidden = None if captured_pass.hidden is None else captured_pass.hidden[: len(ids)]
+        return Pass(captured_pass.logits[: len(ids)], hidden)
 
     def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
         """As `TargetModel.early`, on states that are not overwritten; the result is good until the next call."""
@@ -211,6 +215,6 @@ class GraphRunner:
         at = torch.tensor([start], device=self.decoder.device)
         if key not in self._early:
             self._early[key] = self.capture.function(work, (ids, at))
-        made = self._early[key](ids, at)
-        self.cache.resume((), start + rows - self.cache.length)
-        return made
+        result = self._early[key](ids, at)
+        self.cache.replayed((), start + rows - self.cache.length)
+        return result

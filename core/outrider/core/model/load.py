@@ -61,7 +61,7 @@ def load_decoder(checkpoint: Checkpoint, form: WeightFormat, context: int, progr
     """
     spec = read_spec(checkpoint.config)
     build = Builder(checkpoint, spec, form)
-    tell = progress or (lambda done, total: None)
+    report = progress or (lambda done, total: None)
     total = len(spec.layers) + 1
     embedding = build.embedding()
     head = build.head(embedding)  # the largest matrix while there is most room
@@ -69,7 +69,7 @@ def load_decoder(checkpoint: Checkpoint, form: WeightFormat, context: int, progr
     held, read = build.nbytes, build.parameters
     for index in range(len(spec.layers)):
         blocks.append(build.block(index))
-        tell(index + 1, total)
+        report(index + 1, total)
     held, read = build.nbytes - held, build.parameters - read
     weights = Weights(
         embedding=embedding,
@@ -86,13 +86,13 @@ def load_decoder(checkpoint: Checkpoint, form: WeightFormat, context: int, progr
         form=form,
     )
     refuse_unread(build)
-    tell(total, total)
+    report(total, total)
     return Decoder(spec, weights)
 
 
 def tables(spec: TargetSpec, rows: int, dtype: torch.dtype, device: torch.device) -> Tables:
     """Rope tables of every kind of layer, `rows` positions long."""
-    made: Tables = {}
+    tables_by_key: Tables = {}
     for layer in spec.layers:
         mixer = layer.mixer
         if isinstance(mixer, AttentionSpec) and mixer.rope is not None:
@@ -101,7 +101,7 @@ def tables(spec: TargetSpec, rows: int, dtype: torch.dtype, device: torch.device
             key = (mixer.rope, mixer.rope_dim)
         else:
             continue
-        if key not in made:
+        if key not in tables_by_key:
             cos, sin = rope.table(*key, spec.context, rows, dtype, rows)
-            made[key] = cos.to(device), sin.to(device)
-    return made
+            tables_by_key[key] = cos.to(device), sin.to(device)
+    return tables_by_key

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outrider.core.base.model_info import ModelInfo
 from outrider.core.model.cache.early_exit import EarlyStates
-from outrider.core.model.cache.layout import PaddedStart, span, tree_of
+from outrider.core.model.cache.layout import PaddedStart, padded, tree_of
 from outrider.core.model.cache.states import MAX_DRAFT_ROWS, Cache, KVCache
 from outrider.core.model.kernels.forms import WeightFormat
 
@@ -27,7 +27,7 @@ HALF = 0.75  # share of the bytes of plain weights up to which it has about 8
 class TargetModel:
     """Implements `drafting.Target`. Ids come in as lists, the length is moved by `commit` and `rewind` alone.
 
-    On a GPU, or with a `capture`, passes that decode take the `lane`. `exact`: exact mode, for drafts of so many tokens.
+    On a GPU, or with a `capture`, passes that decode take the `graph_runner`. `exact`: exact mode, for drafts of so many tokens.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TargetModel:
         """Rows of every pass that decodes; 0: as many as there are to decode."""
         self.most = self.width or MAX_DRAFT_ROWS
         """Rows of the widest pass that decodes: the root, and the longest draft."""
-        self.lane = (
+        self.graph_runner = (
             None if capture is None else GraphRunner(decoder, self.cache, capture, lines=self.exact, fixed=self.width)
         )
         self._apart = (
@@ -89,14 +89,14 @@ class TargetModel:
         return self.cache.trees and not self.exact
 
     @contextmanager
-    def standing(self, cache: Cache) -> Iterator[None]:
+    def using(self, cache: Cache) -> Iterator[None]:
         """Meanwhile this is the target of another conversation, whose states are in `cache`; its passes are not captured."""
-        before = self.cache, self.lane
-        self.cache, self.lane = cache, None
+        before = self.cache, self.graph_runner
+        self.cache, self.graph_runner = cache, None
         try:
             yield
         finally:
-            self.cache, self.lane = before
+            self.cache, self.graph_runner = before
 
     def forward(
         self,
@@ -106,7 +106,7 @@ class TargetModel:
         states: Sequence[int] = (),
         parents: Sequence[int] | None = None,
     ) -> Pass:
-        """One pass over `ids` behind the committed tokens; nothing is committed.
+        """One pass over `ids` after the committed tokens; nothing is committed.
 
         With `parents` the ids are a root and a tree below it: id 1 + i is a child of id 1 + parents[i], -1 is the root. `last`:
         logits of the last row only, as for a prompt. What `early` has computed of these very tokens is not computed again.
@@ -116,8 +116,8 @@ class TargetModel:
         if self.width and not last and len(ids) > self.width:
             raise ValueError(f"{len(ids)} rows where a pass has {self.width}")
         listed = not isinstance(ids, Tensor)
-        if self.lane is not None and not last and (listed or self.width) and len(ids) <= MAX_DRAFT_ROWS:
-            return self.lane.forward(ids if listed else ids.tolist(), parents, self._states)
+        if self.graph_runner is not None and not last and (listed or self.width) and len(ids) <= MAX_DRAFT_ROWS:
+            return self.graph_runner.forward(ids if listed else ids.tolist(), parents, self._states)
         early = None
         if self.cache.early_states is not None:
             early = None if isinstance(ids, Tensor) or parents is not None else self._reusable(ids)
@@ -139,11 +139,11 @@ class TargetModel:
         return None if self.cache.early_states is None else self.cache.early_states.first(len(ids))
 
     def _fixed(self, ids: Tensor, states: Sequence[int]) -> Pass:
-        """The pass of a chain, filled up to the width; what stands behind the chain is scratch."""
+        """The pass of a chain, filled up to the width; what stands after the chain is scratch."""
         rows = ids.shape[0]
-        start = PaddedStart(self.length, span(self.cache.capacity), rows)
-        made = self.decoder.still(filled(ids.to(self.device), self.width), self.cache, start, states=states)
-        return Pass(made.logits[:rows], None if made.hidden is None else made.hidden[:rows])
+        start = PaddedStart(self.length, padded(self.cache.capacity), rows)
+        result = self.decoder.still(filled(ids.to(self.device), self.width), self.cache, start, states=states)
+        return Pass(result.logits[:rows], None if result.hidden is None else result.hidden[:rows])
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """The first `length` tokens of what the last pass saw are true; after a tree, the rows `path` of the pass."""
@@ -153,9 +153,9 @@ class TargetModel:
         """Back to `length`, or to the nearest earlier length whose state is known; returns which."""
         return self.cache.rewind(length)
 
-    def keep(self) -> None:
+    def snapshot(self) -> None:
         """Remember the state at the committed length, for later rewinds; free where states can be cut."""
-        self.cache.keep()
+        self.cache.snapshot()
 
     def embed(self, ids: Tensor) -> Tensor:
         """[n] -> [n, d] with the target's own scale."""
@@ -179,22 +179,22 @@ class TargetModel:
 
     def early(self, ids: Tensor, start: int, layers: int) -> Tensor:
         """Residual [n, d] after the first layers, good until the next call; what they write is scratch."""
-        if self.lane is not None and ids.shape[0] <= MAX_DRAFT_ROWS and not self.cache.forgets:
-            return self.lane.early(ids, start, layers)
-        made = self.decoder.early(ids, self.cache, start, layers, self._states)
-        self.cache.early_states = self._record_early(ids, start, layers, made)
-        return made[layers].clone()  # drafters may write to it
+        if self.graph_runner is not None and ids.shape[0] <= MAX_DRAFT_ROWS and not self.cache.forgets:
+            return self.graph_runner.early(ids, start, layers)
+        states = self.decoder.early(ids, self.cache, start, layers, self._states)
+        self.cache.early_states = self._record_early(ids, start, layers, states)
+        return states[layers].clone()  # drafters may write to it
 
-    def _record_early(self, ids: Tensor, start: int, layers: int, made: dict[int, Tensor]) -> EarlyStates | None:
+    def _record_early(self, ids: Tensor, start: int, layers: int, states: dict[int, Tensor]) -> EarlyStates | None:
         """What an early pass leaves for the pass that verifies; None where that will be a whole one.
 
         So it is where this one does not follow the ones before it; where states are overwritten, since each early pass begins
         at the committed one; where exact mode gives all passes one width; and on a GPU: a draft and its pass read the same
         weights either way, and rows cost next to nothing there.
         """
-        if self.lane is not None or self.device.type != "cpu" or self.width or self.cache.forgets:
+        if self.graph_runner is not None or self.device.type != "cpu" or self.width or self.cache.forgets:
             return None
-        early, before, rows = EarlyStates(layers, ids.tolist(), made), self.cache.early_states, start - self.length
+        early, before, rows = EarlyStates(layers, ids.tolist(), states), self.cache.early_states, start - self.length
         if rows == 0:
             return early
         follows = before is not None and before.layers == layers and 0 < rows <= len(before.ids)
@@ -221,7 +221,7 @@ class TargetModel:
     def capture(self, function: Callable[..., Result], *examples: Tensor) -> Callable[..., Result]:
         """A CUDA graph of `function` on a GPU, the function itself elsewhere.
 
-        It takes tensors of the examples' shapes, asks the device for no value, and what it writes beside its result lies where
+        It takes tensors of the examples' shapes, asks the device for no value, and what it writes beside its result is where
         nothing is lost when it is tried out. Its result is good until the next call.
         """
         return function if self._apart is None else self._apart.function(function, examples)

@@ -69,18 +69,18 @@ class Reader:
 
     def stored(self, name: str, rows: int, columns: int, bits: int | None, exact: bool = False) -> Tensor | Grouped:
         """`matrix` by full name; `bits` is what a plain matrix, or one stored with more, is rounded to."""
-        kept = None if exact else self._grouped(name, rows, columns, bits)
-        if kept is not None:
-            return kept
+        grouped = None if exact else self._grouped(name, rows, columns, bits)
+        if grouped is not None:
+            return grouped
         plain = self._read(name, (rows, columns), self._dtype if bits is None else torch.float32)
         return rounded(plain, bits, self._dtype)
 
     def turned(self, name: str, experts: int, rows: int, columns: int) -> list[Tensor | Grouped]:
         """Matrices [rows, columns] of stacked experts that are stored as [E, columns, rows] where they are plain."""
         bits = self.form.quantize
-        kept = self._grouped(self.prefix + name, experts * rows, columns, bits)
-        if kept is not None:
-            return list(kept.split([rows] * experts))
+        grouped = self._grouped(self.prefix + name, experts * rows, columns, bits)
+        if grouped is not None:
+            return list(grouped.split([rows] * experts))
         plain = self._read(self.prefix + name, (experts * columns, rows), self._dtype)
         return [rounded(part.T, bits, self._dtype) for part in plain.split([columns] * experts)]
 

@@ -36,7 +36,7 @@ from outrider.core.model.kernels.packed_linear import Packed, there
 from .kernels import ops
 
 TOGETHER = 256  # rows of one call: what they leave for the next step stays in a core's own cache
-_PARTS = 3  # matrices of different forms whose outputs lie side by side, at most
+_PARTS = 3  # matrices of different forms whose outputs are side by side, at most
 
 
 class _Normed(ctypes.Structure):
@@ -186,10 +186,10 @@ def _memory(states: Sequence[State | None]) -> _Memory:
 
 def stacks(native: object, weights: Weights, spec: TargetSpec) -> Mapping[int, Stack]:
     """Blocks of a decoder that run in one go where a pass allows, by the number of the first; none unless C runs them."""
-    found: dict[int, Stack] = {}
+    by_layer: dict[int, Stack] = {}
     blocks, first = weights.blocks, 0
     if not isinstance(native, Native) or not _works(native, weights.embedding.dtype):
-        return found
+        return by_layer
     while first < len(blocks):
         stop = first
         while stop < len(blocks) and not spec.parallel and _takes(native, blocks[stop], weights.embedding.dtype):
@@ -197,13 +197,13 @@ def stacks(native: object, weights: Weights, spec: TargetSpec) -> Mapping[int, S
         if stop > first:
             some, dtype = blocks[first:stop], weights.embedding.dtype
             stack = Stack(native, some, weights.tables, dtype, first=first, scale=spec.residual_scale)
-            found |= dict.fromkeys(range(first, stop), stack)
+            by_layer |= dict.fromkeys(range(first, stop), stack)
         first = max(stop, first + 1)
-    return found
+    return by_layer
 
 
 def stack_of(blocks: Sequence[Block], tables: Tables, like: Tensor) -> Stack | None:
-    """The blocks of a drafter, in order; None unless C runs all of them. `like` has their dtype and lies on their device."""
+    """The blocks of a drafter, in order; None unless C runs all of them. `like` has their dtype and is on their device."""
     native = ops.fused(like)
     if not isinstance(native, Native) or not _works(native, like.dtype):
         return None

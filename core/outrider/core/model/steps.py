@@ -23,7 +23,7 @@ SHORT = 17  # rows of a pass that is worth a graph; longer ones come once in an 
 
 
 class Steps:
-    """The captured work of one conversation over layers with these mixers; `like` has their dtype and lies on their device."""
+    """The captured work of one conversation over layers with these mixers; `like` has their dtype and is on their device."""
 
     def __init__(self, graphs: Capture, like: Tensor, mixers: Sequence[Mixer]) -> None:
         self._graphs, self._device = graphs, like.device
@@ -41,8 +41,8 @@ class Steps:
             self._made[key] = self._graphs.function(work, examples)
         return self._made[key](*arguments)
 
-    def told(self, numbers: Sequence[int]) -> Tensor:
-        """Numbers [n] on their way to the device."""
+    def pinned(self, numbers: Sequence[int]) -> Tensor:
+        """Numbers [n] going to the device."""
         return torch.tensor(numbers, dtype=torch.int64, pin_memory=self._device.type == "cuda")
 
     def end(self, stop: int, rows: KVCache, *, masked: bool = False) -> int:

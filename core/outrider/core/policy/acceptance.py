@@ -49,9 +49,9 @@ class _Depth:
         self.quick = accepted / trials if trials else PRIOR
 
     def copy(self) -> _Depth:
-        made = _Depth(self.accepted, self.trials)
-        made.quick = self.quick
-        return made
+        copy = _Depth(self.accepted, self.trials)
+        copy.quick = self.quick
+        return copy
 
 
 class Acceptance:
@@ -83,10 +83,10 @@ class Acceptance:
 
     def copy(self) -> Acceptance:
         """The same counts, which go on apart from these."""
-        made = Acceptance()
-        made._phases = {phase: [depth.copy() for depth in depths] for phase, depths in self._phases.items()}
-        made._before, made.rounds = dict(self._before), self.rounds
-        return made
+        copy = Acceptance()
+        copy._phases = {phase: [depth.copy() for depth in depths] for phase, depths in self._phases.items()}
+        copy._before, copy.rounds = dict(self._before), self.rounds
+        return copy
 
     @property
     def trials(self) -> float:
@@ -138,15 +138,15 @@ class Acceptance:
 
     def dump(self) -> dict[str, list[tuple[float, float]]]:
         """(rate, trials) by depth for each phase, for a later session."""
-        found: dict[str, list[tuple[float, float]]] = {}
+        records: dict[str, list[tuple[float, float]]] = {}
         for phase in {*self._phases, *self._before}:
             depths, before = self._phases.get(phase, ()), self._before.get(phase, ())
             rows = list[tuple[float, float]]()
             for depth, rate in enumerate(self._leaning(phase, max(len(depths), len(before)))):
                 trials = depths[depth].trials if depth < len(depths) else 0.0
                 rows.append((rate, min(MOST, trials + (before[depth][1] if depth < len(before) else 0.0))))
-            found[phase] = rows
-        return found
+            records[phase] = rows
+        return records
 
     def remember(self, before: Mapping[str, Sequence[tuple[float, float]]]) -> None:
         """What `dump` gave in an earlier session; anything else is as good as nothing."""
@@ -160,10 +160,10 @@ class Acceptance:
 
         Each leans on what earlier sessions knew of it, or on that of all phases (`pooled`), or on the rate of the depth above.
         """
-        before, depths, found, above = self._before.get(phase, ()), self._phases.get(phase, ()), list[float](), PRIOR
+        before, depths, rates, above = self._before.get(phase, ()), self._phases.get(phase, ()), list[float](), PRIOR
         for depth in range(count):
             above = before[depth][0] if depth < len(before) else pooled[depth] if pooled else above
             if depth < len(depths):
                 above = (depths[depth].accepted + WEIGHT * above) / (depths[depth].trials + WEIGHT)
-            found.append(above)
-        return found
+            rates.append(above)
+        return rates

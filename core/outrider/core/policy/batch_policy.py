@@ -45,20 +45,20 @@ class BatchPolicy:
         self._gap, self._wait = PROBE_FIRST, 0
         self._patience = [PROBE_FIRST, 0]  # the same of what is free
 
-    def length(self, riding: Sequence[tuple[str, int]]) -> int:
-        """Draft tokens of each answer in the next round; `riding`: who drafts for each, and how many would be of use, 0: none."""
-        most = max((use for _, use in riding), default=0)
-        length = self._length(riding, most) if most else 0
+    def length(self, active: Sequence[tuple[str, int]]) -> int:
+        """Draft tokens of each answer in the next round; `active`: who drafts for each, and how many would be of use, 0: none."""
+        most = max((use for _, use in active), default=0)
+        length = self._length(active, most) if most else 0
         if length:
-            self._asked.update(name for name, use in riding if use)
+            self._asked.update(name for name, use in active if use)
         return length
 
-    def _length(self, riding: Sequence[tuple[str, int]], most: int) -> int:
-        if any(use and self._unknown(name) for name, use in riding):
+    def _length(self, active: Sequence[tuple[str, int]], most: int) -> int:
+        if any(use and self._unknown(name) for name, use in active):
             return min(FIRST, most)
-        plain = self._rate(riding, 0)
-        best = max((k for k in (*LADDER, most) if k <= most), key=lambda k: self._rate(riding, k))
-        if self._rate(riding, best) >= MARGIN * plain:
+        plain = self._rate(active, 0)
+        best = max((k for k in (*LADDER, most) if k <= most), key=lambda k: self._rate(active, k))
+        if self._rate(active, best) >= MARGIN * plain:
             self._gap, self._wait = PROBE_FIRST, 0
             return best
         self._wait += 1
@@ -72,11 +72,11 @@ class BatchPolicy:
 
         The chance of a node is that of all above it as well, so the likeliest ones are beginnings of drafts.
         """
-        found = sorted(
+        nodes = sorted(
             ((chance, at) for at, draft in enumerate(drafts) for chance in self._chances(*draft)), reverse=True
         )
         best, most, sure = 0, rows / self._costs.of(rows), float(rows)
-        for count, (chance, _) in enumerate(found, 1):
+        for count, (chance, _) in enumerate(nodes, 1):
             sure += chance
             rate = sure / self._costs.of(rows + count)
             if rate > most:
@@ -84,13 +84,13 @@ class BatchPolicy:
         self._patience[1] += 1
         if best:
             self._patience = [PROBE_FIRST, 0]
-        elif found and self._patience[1] >= self._patience[0]:
+        elif nodes and self._patience[1] >= self._patience[0]:
             self._patience = [min(2 * self._patience[0], PROBE_LAST), 0]
             return [min(FIRST, len(draft)) for _, draft in drafts]
-        kept = [0] * len(drafts)
-        for _, at in found[:best]:
-            kept[at] += 1
-        return kept
+        counts = [0] * len(drafts)
+        for _, at in nodes[:best]:
+            counts[at] += 1
+        return counts
 
     def _chances(self, name: str, draft: DraftTree) -> list[float]:
         """Of each node of a draft, that it and all above it are accepted."""
@@ -106,10 +106,10 @@ class BatchPolicy:
         """Whether too little is known of a drafter to choose a length."""
         return self._asked[name] < TRIED and self._policy.arm(name).acceptance.trials < TRIED
 
-    def _rate(self, riding: Sequence[tuple[str, int]], length: int) -> float:
+    def _rate(self, active: Sequence[tuple[str, int]], length: int) -> float:
         """Tokens for each second of a round with drafts of that length."""
         tokens, rows, seconds = 0.0, 0.0, 0.0
-        for name, use in riding:
+        for name, use in active:
             tokens, rows, k = tokens + 1, rows + 1, min(length, use)
             if k:
                 known = self._policy.arm(name)

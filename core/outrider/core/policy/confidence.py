@@ -12,7 +12,7 @@ from copy import copy
 
 LEVELS = 4  # depths with an offset of their own; the last one is that of all deeper ones
 FIRST, LAST, SHRINK = 0.2, 0.03, 0.995  # step of a correction, over the squared length of what it is made from
-FAR = 6.0  # log-odds beyond which nothing is told apart
+FAR = 6.0  # log-odds beyond which nothing is distinguished
 LOW, HIGH = 1.0 / (1.0 + math.exp(FAR)), 1.0 / (1.0 + math.exp(-FAR))  # chances of these
 CHECKED = 500  # positions between two looks at who says more
 
@@ -32,9 +32,9 @@ class Calibrated:
 
     def copy(self) -> Calibrated:
         """The same corrections, which go on apart from these."""
-        made = copy(self)
-        made._weights = list(self._weights)
-        return made
+        other = copy(self)
+        other._weights = list(self._weights)
+        return other
 
     @property
     def state(self) -> list[float]:
@@ -54,7 +54,7 @@ class Calibrated:
         return 1.0 / (1.0 + math.exp(-max(-FAR, min(FAR, odds))))
 
     def learn(self, depth: int, confidence: float, base: float, accepted: bool) -> None:
-        """A position was verified, with what `believe` was told of it before."""
+        """A position was verified, with what `believe` got for it earlier."""
         own, plain, weights = min(HIGH, max(LOW, confidence)), min(HIGH, max(LOW, base)), self._weights
         own, plain = math.log(own / (1.0 - own)), math.log(plain / (1.0 - plain))
         odds = weights[min(depth, LEVELS - 1)] + weights[LEVELS] * own + weights[LEVELS + 1] * plain

@@ -1,4 +1,4 @@
-"""What a pass of the target costs by its rows and the context behind it, and what drafting costs.
+"""What a pass of the target costs by its rows and the context after it, and what drafting costs.
 
 Calibration at load gives the first figures, every round corrects them. Robust against stalls: a sample moves the mean by a
 bounded step, and by half of it where the round before had another width (then caches and kernels are cold; but offers of all
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 STEP, CLAMP = 0.3, 0.25  # of a moving average, and the share of its value by which a sample may differ at most
 CALM, MOVING = 0.1, 0.12  # step while samples go to both sides, and the mean difference from which they do not
-COLD = 0.5  # weight of a sample whose width was not that of the round before
+COLD = 0.5  # weight of a sample whose width was not that of the previous round
 HEAVY = 16  # samples that weigh as much as any number of them
 STEADY, TURNED = 0.95, 0.8  # discount of what is known of drafting costs, for each sample; the second while it is wrong
 WRONG = 0.5  # mean share by which the newest samples differ from what is known where it is wrong
@@ -155,7 +155,7 @@ class Drafting:
         self.n += 1
 
     def credit(self, tokens: int, seconds: float) -> None:
-        """The newest draft, of `tokens`, cost so much less than was told, at most all of it."""
+        """The newest draft, of `tokens`, cost so much less than reported, at most all of it."""
         seconds = min(seconds, self._sums[3])
         self._sums[3] -= seconds
         self._sums[4] -= tokens * seconds
@@ -166,12 +166,12 @@ class Drafting:
             self._sums = [GUESS, GUESS, GUESS, GUESS * each, GUESS * each]
 
     def caught_up(self, tokens: int, seconds: float) -> None:
-        """It heard of `tokens` that others had drafted."""
+        """It got `tokens` that others had drafted."""
         each = seconds / tokens
         self.behind = each if not self.behind else self.behind + STEP * (each - self.behind)
 
     def line(self) -> tuple[float, float]:
-        """c0 and c1; with one length only, all of it counts for each token, since nothing tells how it is shared."""
+        """c0 and c1; with one length only, all of it counts for each token, since nothing shows how it is shared."""
         one, k, kk, s, ks = self._sums
         if not one or not k:
             return (s / one if one else 0.0), 0.0
@@ -192,12 +192,12 @@ class Drafting:
     @staticmethod
     def load(numbers: list[float], scale: float = 1.0) -> Drafting:
         """What `dump` gave, with seconds that count `scale` times; few drafts weigh little beside those to come."""
-        made = Drafting()
-        n, made.behind = numbers[0], scale * numbers[1]
-        made.n, weight = int(FADE * n), n / (n + FIRM)
+        drafting = Drafting()
+        n, drafting.behind = numbers[0], scale * numbers[1]
+        drafting.n, weight = int(FADE * n), n / (n + FIRM)
         one, k, kk, s, ks = (weight * number for number in numbers[2:])
-        made._sums = [one, k, kk, scale * s, scale * ks]
-        return made
+        drafting._sums = [one, k, kk, scale * s, scale * ks]
+        return drafting
 
 
 def _rising(passes: dict[int, _Width]) -> tuple[list[int], list[float]]:

@@ -1,4 +1,4 @@
-"""What the policy is asked before a round, what it answers, and what it is told."""
+"""What the policy is asked before a round, what it answers, and what it learns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Candidate:
     most: int
     offer: DraftTree | None = None  # what a free one proposes; None: it has to be asked first
     block: bool = False  # makes all tokens of a draft at once
-    behind: int = 0  # tokens that it has not heard of
+    behind: int = 0  # tokens that it did not get yet
     line: int | None = None  # tokens up to which its drafts are chains, where longer ones are trees
 
 
@@ -55,7 +55,7 @@ class UpcomingRound:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A drafter was asked: `tokens` it proposed in `seconds`, 0 for none; before that it heard of `behind` tokens."""
+    """A drafter was asked: `tokens` it proposed in `seconds`, 0 for none; before that it got `behind` tokens."""
 
     drafter: str
     tokens: int
@@ -82,7 +82,7 @@ class Outcome:
     accepted: int
     drafting: float
     rest: float
-    context: int = 0  # tokens behind the root
+    context: int = 0  # tokens after the root
     depth: int | None = None
     kept: int | None = None  # tokens up to the answer's end, where it ended in this round
     confidence: Sequence[float] | None = None  # of the draft's nodes, where it was a chain

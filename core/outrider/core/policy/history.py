@@ -54,7 +54,7 @@ class _File(msgspec.Struct):
     drafters: dict[str, DrafterRecord] = {}  # by model and drafter
 
 
-def tell(rows: Sequence[DrafterRow], path: Path) -> None:
+def add_measured(rows: Sequence[DrafterRow], path: Path) -> None:
     """Say in each row how that drafter did with the model at `path`."""
     model, known = _digest(_files(path)), _read().drafters
     for row in rows:
@@ -91,8 +91,8 @@ class History:
         for name, numbers in known.drafting.items():
             policy.costs.remember(name, numbers, scale)
 
-    def keep(self, policy: Policy) -> None:
-        """Write what a policy knows now. A folder that cannot be written to is told in the log."""
+    def save(self, policy: Policy) -> None:
+        """Write what a policy knows now. A folder that cannot be written to is reported in the log."""
         import torch
 
         file, now = _read(), time.time()
@@ -123,12 +123,12 @@ def _read() -> _File:
     return made
 
 
-def _write(made: _File) -> None:
+def _write(file: _File) -> None:
     path = _file()
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_bytes(msgspec.json.encode(made))
+        fresh.write_bytes(msgspec.json.encode(file))
         fresh.replace(path)
     except OSError as error:
         _tell(f"{path} could not be written: {error}")
@@ -142,24 +142,24 @@ def _tell(text: str) -> None:
 
 def _newest(records: Mapping[str, Record]) -> dict[str, Record]:
     """The `MOST` that were used last."""
-    kept = sorted(records, key=lambda key: records[key].used)[-MOST:]
-    return {key: records[key] for key in kept}
+    names = sorted(records, key=lambda key: records[key].used)[-MOST:]
+    return {key: records[key] for key in names}
 
 
 def _files(path: Path) -> list[tuple[str, int, int]]:
     """Name, size and time of all files of a model."""
-    found = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
-    return [(str(one), (about := one.stat()).st_size, about.st_mtime_ns) for one in found]
+    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+    return [(str(one), (about := one.stat()).st_size, about.st_mtime_ns) for one in files]
 
 
 def _machine(device: torch.device) -> list[object]:
     import torch
 
-    told = [platform.node(), platform.machine(), os.cpu_count(), torch.backends.cpu.get_cpu_capability()]
+    parts = [platform.node(), platform.machine(), os.cpu_count(), torch.backends.cpu.get_cpu_capability()]
     if device.type == "cuda":
         about = torch.cuda.get_device_properties(device)
-        told += [about.name, about.total_memory, torch.version.cuda]
-    return [*told, str(device)]
+        parts += [about.name, about.total_memory, torch.version.cuda]
+    return [*parts, str(device)]
 
 
 def _way(choice: ModelChoice) -> dict[str, object]:

@@ -55,7 +55,7 @@ class MeteredRound:
 
 @dataclass(slots=True)
 class Stalls:
-    """What stalls took of all seconds. They are too rare to be told from one answer, and hit plain passes as well."""
+    """What stalls took of all seconds. They are too rare to be measured in one answer, and hit plain passes as well."""
 
     seconds: float = 0.0  # that were decoded
     lost: float = 0.0

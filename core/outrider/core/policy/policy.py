@@ -1,4 +1,4 @@
-"""Which drafter rides and how many tokens it may guess, from measured pass cost and measured acceptance.
+"""Which drafter is used and how many tokens it may guess, from measured pass cost and measured acceptance.
 
 Two doors: `choose` before a round, `learn` after it and whenever a drafter was asked or an offer was judged. All else is read.
 A round of several answers is learnt from in the same way; `BatchPolicy` chooses for it by what is known here.
@@ -11,12 +11,11 @@ Letters: `K` draft tokens, `j` depth, `W` = K + 1 rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import attrgetter
 
-from outrider.core.sampling.draft_tree import DraftTree
-
-from .acceptance import KEEP, Acceptance, DrafterRecord
+from .acceptance import KEEP, DrafterRecord
+from .arm import OFFERED, PROBE_FIRST, Arm, Drafters
 from .confidence import Calibrated
 from .costs import Costs
 from .decisions import NONE, Candidate, Choice, Drafted, Judged, Outcome, Share, SharedRound, UpcomingRound
@@ -26,39 +25,16 @@ from .plain import Stalls
 
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 MARGIN, STAY = 1.03, 1.0  # what drafting must promise over plain decoding to begin, and to go on
-PROBE_FIRST, PROBE_LAST = 16, 128  # rounds between probes, doubling
+PROBE_LAST = 128  # rounds between probes at most; they double
 SHARE = 0.01  # of decode time that probes may cost
 ALLOWANCE = 2.0  # plain passes that probes may cost before there is any decode time
-OFFERED = 0.05  # moving average of how often a drafter proposes anything
 ANSWER = 400.0  # tokens of an answer, until some are known
-FAINT = 0.02  # survival below which no node is looked at
 FAR, AWAY = 0.92, 8  # promise below which a drafter that works for its drafts is left out, and for so many rounds
 KNOWN = 12  # drafts behind which a drafter that promises a clear loss in all kinds of text need not be loaded
 SURE = 50  # verified positions from which a drafter may end its own drafts by its confidence
 
 _GAIN = attrgetter("gain")
 ALONE = ("meter", "first", "rest", "off")  # rounds in which no drafter is asked
-
-
-@dataclass(slots=True)
-class Arm:
-    """What is known of one drafter."""
-
-    acceptance: Acceptance = field(default_factory=Acceptance)
-    calibrated: Calibrated = field(default_factory=Calibrated)
-    confident: int = 0  # positions with a confidence
-    offered: float = 1.0  # how often it proposes anything when asked
-    filled: float = 1.0  # how much of what was asked for, if it does, in rounds of several answers
-    slim: float = 1.0  # depth of its drafts over their nodes
-    gap: int = PROBE_FIRST
-    wait: int = 0
-    away: int = 0  # rounds for which it is left out
-    won: bool = False  # its last probe was worth its time
-    dear: bool = False  # its next probe is due, and costs more than probes may
-    ridden: tuple[float, float, float] = (0.0, 0.0, 0.0)
-
-
-Drafters = dict[str, Arm]
 
 
 class Policy:
@@ -73,13 +49,13 @@ class Policy:
         self.chosen = Choice("off")
         self._arms: dict[str, Arm] = {}
         self._now = UpcomingRound()
-        self._riding = False
+        self._drafting = False
         self._decoded = self._probed = 0.0  # seconds: all, lost to probes
         self._survival = 1.0  # of the draft that is being made
         self._rate = 0.0  # tokens for each second that it competes with
         self._answer = ANSWER
         self._resting = DraftingPause()
-        self._parked = Choice("silent")  # what was said when nobody rode last
+        self._parked = Choice("silent")  # the last choice without a drafter
         self._runs = PlainRuns()
         self._ahead = DraftsAhead()
         self._metered = False  # whether the next round is to be a plain one for the meter
@@ -179,9 +155,9 @@ class Policy:
         if self._metered or (chosen.what == "rest" and self._resting.left):
             return NONE, 0
         due = {name for name, arm in self._arms.items() if arm.wait + 1 >= arm.gap and not arm.dear}
-        if due and not (self._riding and due == {own.name}):
+        if due and not (self._drafting and due == {own.name}):
             return None
-        if not chosen.tokens and not (self._riding and chosen.what == "meter"):
+        if not chosen.tokens and not (self._drafting and chosen.what == "meter"):
             return (NONE, 0) if self._runs.go_on else None
         if not own.tokens or own.gain < STAY or not self._ahead.pays:
             return None
@@ -209,8 +185,8 @@ class Policy:
     def likeliest(self, candidates: Sequence[Candidate]) -> Choice:
         """Who gets most tokens accepted, whatever the pass costs; for rounds whose length somebody else has chosen."""
         there = [one for one in candidates if one.most > 0]
-        made = [self._length(one, self._arms.get(one.name) or Arm(), self._now, one.most) for one in there]
-        return max(made, key=attrgetter("expected"), default=Choice("silent"))
+        choices = [self._length(one, self._arms.get(one.name) or Arm(), self._now, one.most) for one in there]
+        return max(choices, key=attrgetter("expected"), default=Choice("silent"))
 
     def pays(self, name: str, most: int = LADDER[5]) -> bool:
         """Whether a drafter may be worth its time, by all that is known; True until enough is."""
@@ -229,22 +205,22 @@ class Policy:
         return None if arm is None or not arm.wait else max(1, arm.gap - arm.wait)
 
     def _pinned(self, able: Sequence[Candidate], tokens: int) -> Choice:
-        made = [self._length(one, self.arm(one.name), self._now, min(tokens, one.most)) for one in able]
-        return replace(max(made, key=_GAIN), what="pinned")
+        choices = [self._length(one, self.arm(one.name), self._now, min(tokens, one.most)) for one in able]
+        return replace(max(choices, key=_GAIN), what="pinned")
 
     def _free(self, able: Sequence[Candidate]) -> Choice:
-        made = [self._best(one) for one in able]
-        best = max(made, key=_GAIN)
+        choices = [self._best(one) for one in able]
+        best = max(choices, key=_GAIN)
         plain = self.costs.of(1, self._now.context)
-        asked = [choice for choice, one in zip(made, able, strict=True) if one.offer is None]
+        asked = [choice for choice, one in zip(choices, able, strict=True) if one.offer is None]
         self._own = max(asked, key=_GAIN, default=Choice("silent"))
         self._ahead.looked(best.gain, self._own.gain)
-        good = not self._now.park or best.gain >= (STAY if self._riding else MARGIN)
+        good = not self._now.park or best.gain >= (STAY if self._drafting else MARGIN)
         rate = (best.gain if good else 1.0) / plain
-        probe = self._probe(able, made, best if good else None, rate)
+        probe = self._probe(able, choices, best if good else None, rate)
         if probe is not None:
             return probe
-        self._riding, self._rate = good, rate
+        self._drafting, self._rate = good, rate
         if not good:
             best = self._parked = replace(best, what="parked", tokens=0)
         return best
@@ -279,12 +255,12 @@ class Policy:
             late = one.behind * self.costs.drafting(one.name).behind / self._answer
         if one.offer is None:
             most = self._frontier(one, arm, now) if only is None else only
-            chances = _usual(arm, now.phase, most)
+            chances = arm.usual(now.phase, most)
             first, each = self.costs.drafting(one.name).line()
             often = arm.offered
         else:
             most = min(one.most if only is None else only, len(one.offer.ids))
-            chances = _offered(one.offer, arm, now.phase, most)
+            chances = arm.promise(one.offer, now.phase, most)
             first, each, often = 0.0, 0.0, 1.0
         best = 0, 1.0, 0.0, 0.0  # tokens, expected, seconds, gain
         for tokens, expected in enumerate(chances, 1) if only is None else [(most, chances[-1])]:
@@ -305,10 +281,10 @@ class Policy:
         return min(one.most, 2 * arm.acceptance.trusted(now.phase) + 1)
 
     def _probe(
-        self, able: Sequence[Candidate], made: Sequence[Choice], best: Choice | None, rate: float
+        self, able: Sequence[Candidate], choices: Sequence[Choice], best: Choice | None, rate: float
     ) -> Choice | None:
-        """A round for a drafter that nothing is learnt of otherwise, or for longer drafts of the one that rides."""
-        for one, choice in zip(able, made, strict=True):
+        """A round for a drafter that nothing is learnt of otherwise, or for longer drafts of the one in use."""
+        for one, choice in zip(able, choices, strict=True):
             if one.offer is not None:
                 continue
             arm = self.arm(one.name)
@@ -342,74 +318,74 @@ class Policy:
         """A pass of `rows` rows was measured at load."""
         self.costs.calibrate(rows, seconds)
 
-    def learn(self, made: Outcome | Drafted | Judged | SharedRound) -> None:
+    def learn(self, event: Outcome | Drafted | Judged | SharedRound) -> None:
         """What a round gave, as `chosen` wanted it; what a draft took; or what became of an offer that was not verified."""
-        if isinstance(made, Outcome):
-            self._learn_round(made)
-        elif isinstance(made, Judged):
-            offered, accepted = made.scored
+        if isinstance(event, Outcome):
+            self._learn_round(event)
+        elif isinstance(event, Judged):
+            offered, accepted = event.scored
             if offered:
-                line = Outcome(made.drafter, offered, accepted, 0.0, 0.0, confidence=made.confidence)
-                self._accepted(self.arm(made.drafter), line, self._now.phase)
-        elif isinstance(made, SharedRound):
+                line = Outcome(event.drafter, offered, accepted, 0.0, 0.0, confidence=event.confidence)
+                self.arm(event.drafter).learn(line, self._now.phase)
+        elif isinstance(event, SharedRound):
             assert self.batch_costs is not None
-            self.batch_costs.saw(made.rows, made.seconds, 0)
-            for share in made.shares:
+            self.batch_costs.saw(event.rows, event.seconds, 0)
+            for share in event.shares:
                 self._learn_share(share, self.batch_costs)
         else:
-            costs = self.costs.drafting(made.drafter)
-            if made.behind:
-                costs.caught_up(made.behind, made.catching_up)
-            if made.tokens:
-                costs.saw(made.tokens, made.seconds)
+            costs = self.costs.drafting(event.drafter)
+            if event.behind:
+                costs.caught_up(event.behind, event.catching_up)
+            if event.tokens:
+                costs.saw(event.tokens, event.seconds)
             else:
-                self._silent(made.drafter)
+                self._silent(event.drafter)
 
-    def _learn_round(self, made: Outcome) -> None:
-        chosen, rest = self.chosen, made.rest
+    def _learn_round(self, outcome: Outcome) -> None:
+        chosen, rest = self.chosen, outcome.rest
         if chosen.what != "probe":
-            self._runs.add(plain=not (made.proposed or chosen.tokens))
-        self._decoded += made.drafting + rest
-        self._ahead.took(made.host, made.drafting + rest)
-        if not made.from_exit:
-            self.costs.saw(made.proposed + 1, rest, made.context)
-        if made.proposed or made.from_exit:
-            self.meter.drafted(made.drafter if made.proposed else chosen.name, made.drafting + rest)
+            self._runs.add(plain=not (outcome.proposed or chosen.tokens))
+        self._decoded += outcome.drafting + rest
+        self._ahead.took(outcome.host, outcome.drafting + rest)
+        if not outcome.from_exit:
+            self.costs.saw(outcome.proposed + 1, rest, outcome.context)
+        if outcome.proposed or outcome.from_exit:
+            self.meter.drafted(outcome.drafter if outcome.proposed else chosen.name, outcome.drafting + rest)
         else:
             self.plain += 1
             lost = self._plain_cost(self._now.context) / self.costs.of(1, self._now.context) * rest
-            self.meter.plain(made.drafting + rest, self._now.context, lost if chosen.what == "meter" else 0.0)
+            self.meter.plain(outcome.drafting + rest, self._now.context, lost if chosen.what == "meter" else 0.0)
         if chosen.what in ALONE:
             self._resting.alone(rest)
         elif chosen.what != "probe":  # which is paid for to learn something
-            self._resting.asked(made.accepted + 1, made.drafting + rest)
+            self._resting.asked(outcome.accepted + 1, outcome.drafting + rest)
         if chosen.what == "probe" and self._rate:
-            lost = made.drafting + rest - (made.accepted + 1) / self._rate
+            lost = outcome.drafting + rest - (outcome.accepted + 1) / self._rate
             self._probed += max(0.0, lost)
             arm = self.arm(chosen.name)
             arm.won = lost < 0
             if arm.won:  # look again at once
                 arm.gap = arm.wait = PROBE_FIRST
-        if made.proposed:
-            arm = self.arm(made.drafter)
+        if outcome.proposed:
+            arm = self.arm(outcome.drafter)
             arm.offered += OFFERED * (1 - arm.offered)
             rounds, tokens, cost = arm.ridden
-            taken = (made.drafting + rest) / self.costs.of(1, made.context)
-            arm.ridden = KEEP * rounds + 1.0, KEEP * tokens + (made.accepted + 1.0), KEEP * cost + taken
-            self._accepted(arm, made, self._now.phase)
+            taken = (outcome.drafting + rest) / self.costs.of(1, outcome.context)
+            arm.ridden = KEEP * rounds + 1.0, KEEP * tokens + (outcome.accepted + 1.0), KEEP * cost + taken
+            arm.learn(outcome, self._now.phase)
         elif chosen.tokens:
             self._silent(chosen.name)
 
     def _learn_share(self, share: Share, costs: Costs) -> None:
-        made = share.outcome
-        costs.drafting(made.drafter).saw(made.proposed, made.drafting)
-        if not made.proposed:
-            self._silent(made.drafter)
+        outcome = share.outcome
+        costs.drafting(outcome.drafter).saw(outcome.proposed, outcome.drafting)
+        if not outcome.proposed:
+            self._silent(outcome.drafter)
             return
-        arm, depth = self.arm(made.drafter), made.proposed if made.depth is None else made.depth
+        arm, depth = self.arm(outcome.drafter), outcome.proposed if outcome.depth is None else outcome.depth
         arm.offered += OFFERED * (1 - arm.offered)
         arm.filled += OFFERED * (min(1.0, depth / share.asked) - arm.filled)
-        self._accepted(arm, made, share.phase)
+        arm.learn(outcome, share.phase)
 
     def _silent(self, name: str) -> None:
         arm = self.arm(name)
@@ -452,21 +428,6 @@ class Policy:
         self.meter.restart()
         self._answer += 0.2 * (max(16, tokens) - self._answer)
 
-    def _accepted(self, arm: Arm, made: Outcome, phase: str) -> None:
-        depth = made.proposed if made.depth is None else made.depth
-        arm.slim += OFFERED * (depth / made.proposed - arm.slim) if depth < made.proposed or arm.slim < 1 else 0.0
-        accepted, reached = made.accepted, min(depth, made.accepted + 1)
-        if made.kept is not None:  # what came behind the answer's end was never judged
-            reached, accepted = min(reached, made.kept), min(accepted, made.kept)
-            if accepted == made.kept:
-                depth = accepted
-        if made.confidence is not None and reached:
-            rates = list(arm.acceptance.rates(phase, reached)[:reached])
-            for at, (sure, base) in enumerate(zip(made.confidence[:reached], rates, strict=False)):
-                arm.calibrated.learn(at, sure, base, at < accepted)
-                arm.confident += 1
-        arm.acceptance.learn(phase, depth, accepted)
-
     def arm(self, name: str) -> Arm:
         """What is known of a drafter."""
         arm = self._arms.get(name)
@@ -478,37 +439,3 @@ class Policy:
 def _further(tokens: int) -> int:
     """The next longer draft."""
     return next((k for k in LADDER if k > tokens), tokens)
-
-
-def _usual(arm: Arm, phase: str, most: int) -> list[float]:
-    """Tokens that drafts of 1, 2, … `most` nodes get accepted, by the counts alone."""
-    rates = arm.acceptance.rates(phase, most)
-    survival, expected, depth, found = 1.0, 0.0, 0, list[float]()
-    for nodes in range(1, most + 1):
-        if nodes * arm.slim > depth:
-            survival *= rates[depth]
-            expected += survival
-            depth += 1
-        found.append(expected)
-    return found
-
-
-def _offered(offer: DraftTree, arm: Arm, phase: str, most: int) -> list[float]:
-    """Tokens that the first 1, 2, … `most` nodes of an offer get accepted."""
-    chain, nodes = offer.parents is None, len(offer.ids)
-    depths, parents = (range(nodes), range(-1, nodes - 1)) if chain else (offer.depths, offer.above)
-    rates = arm.acceptance.rates(phase, max(depths) + 1)
-    believe, sure = arm.calibrated.believe, offer.confidences
-    chances, found, expected = list[float](), list[float](), 0.0
-    for node in range(most):
-        depth, above = depths[node], parents[node]
-        chance = chances[above] if above >= 0 else 1.0
-        if chance > FAINT:
-            base = rates[depth]
-            chance *= base if sure is None else believe(depth, sure[node], base)
-        elif chain and node:  # nor is anything behind it
-            break
-        expected += chance
-        chances.append(chance)
-        found.append(expected)
-    return found

@@ -39,10 +39,10 @@ class UnverifiedDraft:
         if self._at < 0:
             self._at, self._tokens, self._right = position, tuple(tokens), 0
 
-    def heard(self, start: int, tokens: Sequence[int]) -> list[Scored]:
+    def score(self, start: int, tokens: Sequence[int]) -> list[Scored]:
         """These tokens became true from position `start` on; the offer that they settle, if they do.
 
-        An offer that they do not continue is dropped: the text was cut, or somebody else went on with it unheard.
+        An offer that they do not continue is dropped: the text was cut, or it was continued without this drafter.
         """
         if self._at < 0:
             return []

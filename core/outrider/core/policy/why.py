@@ -1,15 +1,15 @@
-"""Why a drafter rides, or none: the numbers of a choice in words."""
+"""Why a drafter is used, or none: the numbers of a choice in words."""
 
 from __future__ import annotations
 
 from .acceptance import ALL, DrafterRecord
 from .decisions import Choice
 
-AGAIN = 16  # rounds after which another length of the same drafter is told too
+AGAIN = 16  # rounds after which another length of the same drafter is reported too
 
 
 class Telling:
-    """What was told last."""
+    """What was reported last."""
 
     def __init__(self) -> None:
         self._last: tuple[str, str] | None = None

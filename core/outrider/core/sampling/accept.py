@@ -4,7 +4,7 @@
 draft, and the text does not depend on it.
 
 *rejection* (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318; several candidates: Miao et al., arXiv
-2305.09781): accept x with min(1, p(x) / q(x)), else go on with the positive part of p - q, to the next sibling or to the
+2305.09781): accept x with min(1, p(x) / q(x)), else continue with the positive part of p - q, to the next sibling or to the
 final draw. A draft without q counts as certain of its token: accepted with p(x), then x is removed from p.
 
 *typical* (Cai et al., Medusa, arXiv 2401.10774): accept what the target finds likely enough. Not lossless.
@@ -91,7 +91,7 @@ def accept(
     the work of the other rules, of penalties and of a logit bias, and on a CPU, where noise for every row of a vocabulary
     takes 3 to 10 times as long (`benchmarks/acceptance.py`), of *match* as well. Both give the same numbers.
 
-    `choices`: tell the target's choice at every row. `chosen`: these choices, where they are known beforehand (*match* alone).
+    `choices`: report the target's choice at every row. `chosen`: these choices, where they are known beforehand (*match* alone).
     Raises ModelError for logits that are not finite; tensors say that they are not `sure` instead.
     """
     if isinstance(sampling, SamplingTensors):

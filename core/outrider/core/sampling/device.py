@@ -89,12 +89,12 @@ class SamplingTensors:
         finite = x.amax(-1).isfinite()
         if self.kind == "whole":
             every = torch.arange(x.shape[1], device=x.device)
-            kept, enough = x >= x.amax(-1, keepdim=True) + self.min_p, finite
+            mask, enough = x >= x.amax(-1, keepdim=True) + self.min_p, finite
             scores, ids = x.double(), every.expand_as(x)
         else:
-            scores, ids, kept, enough = self._filtered(x, min(self.pool or x.shape[1], x.shape[1]))
+            scores, ids, mask, enough = self._filtered(x, min(self.pool or x.shape[1], x.shape[1]))
         noise = gumbel(Noise.uniform_at(self.key, positions[:, None], ids))
-        best = (scores + noise).masked_fill(~kept, -math.inf).argmax(-1, keepdim=True)
+        best = (scores + noise).masked_fill(~mask, -math.inf).argmax(-1, keepdim=True)
         return ids.gather(1, best)[:, 0], enough & finite
 
     def _filtered(self, x: Tensor, pool: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -106,9 +106,9 @@ class SamplingTensors:
         share = (among - total).double().exp()
         upto = share.cumsum(-1)
         mass = torch.where(self.top_p < 1, self.top_p, math.inf)
-        kept = ranked & (upto - share < mass) & (best >= best[:, :1] + self.min_p)
+        mask = ranked & (upto - share < mass) & (best >= best[:, :1] + self.min_p)
         enough = ((self.top_k > 0) | (upto[:, -1:] >= mass) | (pool == x.shape[1]))[:, 0]
-        return best.double(), ids, kept, enough
+        return best.double(), ids, mask, enough
 
 
 def _with(tensors: Sequence[Tensor], kind: Kind, pool: int) -> SamplingTensors:

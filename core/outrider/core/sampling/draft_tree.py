@@ -1,4 +1,4 @@
-"""One draft, from the drafter that proposes it to the frame that tells of it. Importing this module loads no torch.
+"""One draft, from the drafter that proposes it to the frame that reports it. Importing this module loads no torch.
 
 Letters: `n` draft nodes, `V` vocabulary, `W` = 1 + n rows of the pass that verifies it: the root, then the nodes.
 """
@@ -69,10 +69,10 @@ class DraftTree:
     @cached_property
     def children(self) -> list[list[int]]:
         """Nodes by 1 + parent: first the root's."""
-        found: list[list[int]] = [[] for _ in range(len(self) + 1)]
+        children: list[list[int]] = [[] for _ in range(len(self) + 1)]
         for node, parent in enumerate(self.above):
-            found[parent + 1].append(node)
-        return found
+            children[parent + 1].append(node)
+        return children
 
     @cached_property
     def first_children(self) -> list[int]:
@@ -92,11 +92,11 @@ class DraftTree:
 
     def path(self, node: int) -> list[int]:
         """Nodes from the root's child down to `node`; none for the root."""
-        found: list[int] = []
+        path: list[int] = []
         while node >= 0:
-            found.append(node)
+            path.append(node)
             node = self.above[node]
-        return found[::-1]
+        return path[::-1]
 
     def first(self, count: int) -> DraftTree:
         """Its first nodes. Not for one with `probs` that is cut by the values of its tokens."""

@@ -68,7 +68,7 @@ class Noise:
         return self._finish(self._stepped + _signed(_mix(self._keys[stream] + position * _STEP & _MASK)))
 
     def key(self, stream: str) -> int:
-        """What tells a stream of this request from all others, as int64."""
+        """What separates a stream of this request from all others, as int64."""
         return _signed(self._keys[stream])
 
     @staticmethod
@@ -77,7 +77,7 @@ class Noise:
         return Noise._finish(ids * _signed(_STEP) + _mix_(key + positions * _signed(_STEP)))
 
     def coin(self, position: int, chance: float, turn: int = 0) -> bool:
-        """True with probability `chance`, from the `accept` stream; `turn` tells coins of one position apart."""
+        """True with probability `chance`, from the `accept` stream; `turn` separates coins of one position."""
         return float(self.uniform("accept", position, torch.tensor(turn, dtype=torch.int64))) < chance
 
     def draw(self, stream: str, position: int, probs: Tensor) -> int:

@@ -3,7 +3,7 @@
 `device` does the same with tensors alone.
 
 Order: repeat, presence and frequency penalties, logit bias, temperature, top-k, top-p, min-p. The repeat penalty counts
-the whole context, the other two the answer only; tokens of a draft count for the rows behind them.
+the whole context, the other two the answer only; tokens of a draft count for the rows after them.
 
 Letters: `V` vocabulary, `m` ids that the filters left.
 """
@@ -219,7 +219,7 @@ def certainty(logits: Tensor) -> Tensor:
 def _nucleus(x: Tensor, ids: Tensor | None, mass: float) -> tuple[Tensor, Tensor]:
     """The smallest set of best ids that holds `mass`; log-weights and ids, best first.
 
-    Sorting a whole vocabulary is slow, so the ids near the best are tried first; their share of the mass tells whether
+    Sorting a whole vocabulary is slow, so the ids near the best are tried first; their share of the mass shows whether
     that is enough.
     """
     total, best = x.logsumexp(-1), x.max()

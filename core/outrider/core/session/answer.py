@@ -28,7 +28,7 @@ from outrider.core.base.protocol import (
 )
 from outrider.core.decode.round_result import RoundResult
 from outrider.core.decode.rounds import Rounds
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.policy.decisions import Candidate, Choice, Drafted, Outcome, UpcomingRound
 from outrider.core.policy.plain import MeteredRound, PlainMeter
 from outrider.core.policy.policy import ALONE, LADDER, Policy
@@ -102,12 +102,12 @@ class Answer:
     def __init__(
         self,
         order: AnswerRequest,
-        talk: ChatCache,
+        cache: ChatCache,
         policy: Policy,
         choose: Callable[[DrafterChoice], ActiveDrafter | None],
         say: Callable[[Step | Progress], None],
     ) -> None:
-        self.order, self.talk, self.policy = order, talk, policy
+        self.order, self.cache, self.policy = order, cache, policy
         self._choose, self._say = choose, say
         self.emitter = Emitter(order.pieces, order.eos, order.stop, order.limit, order.splitter)
         self.emitter.recall(order.before)
@@ -125,19 +125,19 @@ class Answer:
         self._kept: int | None = None  # tokens of the last round up to the end of the answer, if it ended there
         self._seq = 0
         self._reused = 0  # tokens of the prompt
-        self._told = 0.0  # when a step last said what a plain pass takes
+        self._plain_reported = 0.0  # when a step last said what a plain pass takes
         self.meter = PlainMeter(policy.costs, policy.stalls)
         self.speedup: Speedup | None = None  # by the meter, once the answer is there; sure or not
 
     def run(self, control: Control) -> Report:
         """Until EOS, a stop string, a limit or the user. Raises UsageError before any work if the prompt does not fit."""
-        check_room(self.order.ids, self.talk.target.context)
+        check_room(self.order.ids, self.cache.target.context)
         drafter = self._choose(self._choice)
         if self._prefill(drafter, control):
             ahead = not self._looks and self.order.watch is None  # which look at the logits of each round
-            rounds = Rounds(self.talk.target, self.talk.tokens, self.sampler, ahead=ahead)
+            rounds = Rounds(self.cache.target, self.cache.tokens, self.sampler, ahead=ahead)
             rounds.worth_drafting, rounds.worth_extending = self.policy.worth_drafting, self.policy.worth_extending
-            rounds.next_round = lambda: self.policy.next_round(len(self.talk.tokens))
+            rounds.next_round = lambda: self.policy.next_round(len(self.cache.tokens))
             before = self.policy.drafters()
             try:
                 self._decode(rounds, drafter, control)
@@ -148,66 +148,66 @@ class Answer:
                 self.policy.forget(before)
             else:
                 self.policy.answered(len(self.emitter.ids))
-            self.talk.target.keep()
+            self.cache.target.snapshot()
         return self.report()
 
     # ------------------------------------------------------------------ prefill
 
     def _prefill(self, drafter: ActiveDrafter | None, control: Control) -> bool:
         began = time.perf_counter()
-        talk, ids = self.talk, self.order.ids
+        cache, ids = self.cache, self.order.ids
         states = tuple(drafter.needs.hidden) if drafter is not None and not drafter.failed else ()
-        end = talk.ended(ids)
+        end = cache.ended(ids)
         shared, carry = self._reuse(end, states)
         self._reused, at, logits = shared, shared, None
         while at < len(ids):
             if control.cancelled():
                 self.emitter.close("cancelled")
                 return False
-            cut = at < self.order.stable < at + CHUNK and not talk.target.exact
+            cut = at < self.order.stable < at + CHUNK and not cache.target.exact
             stop = self.order.stable if cut else at + CHUNK
             chunk = ids[at:stop]
-            result = talk.target.forward(chunk, last=True, states=states)
+            result = cache.target.forward(chunk, last=True, states=states)
             at, logits = at + len(chunk), result.logits
-            talk.target.commit(at)
-            talk.prefilled(at, self.order.stable, len(ids))
-            made = None
-            if result.hidden is not None:  # a state belongs to the token behind it, so the last one waits
-                made = result.hidden[:-1] if carry is None else torch.cat((carry, result.hidden[:-1]))
+            cache.target.commit(at)
+            cache.prefilled(at, self.order.stable, len(ids))
+            hidden = None
+            if result.hidden is not None:  # a state belongs to the token after it, so the last one waits
+                hidden = result.hidden[:-1] if carry is None else torch.cat((carry, result.hidden[:-1]))
                 carry = result.hidden[-1:]
-            talk.hear(drafter, at, made)
+            cache.observe(drafter, at, hidden)
             if len(ids) - shared > CHUNK:
                 note = f"{shared} reused" if shared else ""
                 self._say(Progress(self.order.request, "prompt", at - shared, len(ids) - shared, "tokens", note))
-        talk.hear(drafter, at, None)
+        cache.observe(drafter, at, None)
         if end is not None:  # made anew it could differ in its last bits
             logits = end.logits
         assert logits is not None
         if at > shared:
-            talk.end = PromptEnd(len(ids), logits.clone(), states, None if carry is None else carry.clone())
-        talk.tokens.append(self.sampler.token(logits[0], len(ids)))
-        talk.hear(drafter, len(talk.tokens), carry)
+            cache.end = PromptEnd(len(ids), logits.clone(), states, None if carry is None else carry.clone())
+        cache.tokens.append(self.sampler.token(logits[0], len(ids)))
+        cache.observe(drafter, len(cache.tokens), carry)
         self.timing.prefill_s = time.perf_counter() - began
         self.timing.first_token_s = time.perf_counter() - self.order.began
-        self._emit(RoundResult(talk.tokens[-1:], [], NO_DRAFT, logits, verify_s=self.timing.prefill_s), None)
+        self._emit(RoundResult(cache.tokens[-1:], [], NO_DRAFT, logits, verify_s=self.timing.prefill_s), None)
         return True
 
     def _reuse(self, end: PromptEnd | None, states: tuple[int, ...]) -> tuple[int, Tensor | None]:
         """Tokens of the prompt that need no pass, and the residuals of the last of them: all tokens where `end` has these."""
-        if end is not None and (not states or states == end.states) and self.talk.reuse_whole(self.order.ids):
+        if end is not None and (not states or states == end.states) and self.cache.reuse_whole(self.order.ids):
             return end.length, end.hidden if states else None
-        return self.talk.reuse(self.order.ids), None
+        return self.cache.reuse(self.order.ids), None
 
     # ------------------------------------------------------------------ decode
 
     def _decode(self, rounds: Rounds, drafter: ActiveDrafter | None, control: Control) -> None:
-        context = self.talk.target.context
+        context = self.cache.target.context
         self._give_states(drafter)
         while self.emitter.finish is None:
             if control.cancelled():
                 self.emitter.close("cancelled")
                 return
-            room = context - len(self.talk.tokens)
+            room = context - len(self.cache.tokens)
             if room <= 0:
                 self.emitter.close("length")
                 return
@@ -215,7 +215,7 @@ class Answer:
                 drafter = self._switch(drafter, asked, control)
             if drafter is not None and drafter.failed:
                 drafter = None
-            began, behind = time.perf_counter(), len(self.talk.tokens)
+            began, behind = time.perf_counter(), len(self.cache.tokens)
             choice = self._decide(rounds, drafter, room)
             deciding = time.perf_counter() - began
             done = rounds.run(drafter, choice.tokens)
@@ -248,17 +248,17 @@ class Answer:
     def _best(self, rounds: Rounds, drafter: ActiveDrafter | None, room: int) -> Choice:
         """As the policy sees it: the last emitted token needs no draft, and none may pass the context."""
         pinned = self._choice.tokens
-        most = min(self.emitter.left(room) - 1, self.talk.target.most - 1, LADDER[-1] if pinned is None else pinned)
-        now = UpcomingRound(self._phase, len(self.talk.tokens), pinned, self._choice.name == "auto")
+        most = min(self.emitter.left(room) - 1, self.cache.target.most - 1, LADDER[-1] if pinned is None else pinned)
+        now = UpcomingRound(self._phase, len(self.cache.tokens), pinned, self._choice.name == "auto")
         if drafter is None or most <= 0:
             return self.policy.choose(now, None)
         if isinstance(drafter, Composite):
-            return drafter.choose(now, rounds.draft_context(drafter, most), self.talk.target.vocab)
+            return drafter.choose(now, rounds.draft_context(drafter, most), self.cache.target.vocab)
         alone = Candidate(drafter.name, min(most, drafter.shape.nodes), block=drafter.block, line=drafter.line)
         return self.policy.choose(now, lambda: (alone,))
 
     def _switch(self, drafter: ActiveDrafter | None, choice: DrafterChoice, control: Control) -> ActiveDrafter | None:
-        """Between two rounds: take up the drafter the user switched to; a failure leaves the old one riding."""
+        """Between two rounds: take up the drafter the user switched to; after a failure the old one stays in use."""
         try:
             fresh = self._choose(choice)
         except OutriderError as error:
@@ -266,7 +266,7 @@ class Answer:
             return drafter
         self._choice = choice
         if fresh is not None:
-            self.talk.hear(fresh, len(self.talk.tokens), None)
+            self.cache.observe(fresh, len(self.cache.tokens), None)
             self._give_states(fresh)
         control.switch_done(fresh.name if fresh is not None else "none", None)
         return fresh
@@ -276,7 +276,7 @@ class Answer:
         if drafter is None or self.emitter.finish is not None:
             return
         began = time.perf_counter()
-        give_states(self.talk.target, self.talk.tokens, drafter, self.policy.costs)
+        give_states(self.cache.target, self.cache.tokens, drafter, self.policy.costs)
         self._drafted = None
         spent = time.perf_counter() - began
         self.timing.draft_s += spent
@@ -291,9 +291,9 @@ class Answer:
         self.timing.verify_s += done.verify_s
 
     def _learn(self, done: RoundResult, spent: float, context: int, drafter: ActiveDrafter | None) -> None:
-        """The policy hears of a round of so many seconds behind `context` tokens.
+        """The policy learns of a round of so many seconds after `context` tokens.
 
-        `drafter` is the one whose cost it tells, None where that says nothing.
+        `drafter` is the one whose cost it shows, None where it shows none.
         """
         if done.proposed and drafter is not None and (done.on_device or not isinstance(drafter, Composite)):
             self.policy.learn(Drafted(done.drafter, done.proposed, done.draft_s))
@@ -319,7 +319,7 @@ class Answer:
         )
 
     def _measure(self, done: RoundResult, spent: float, deciding: float, context: int) -> None:
-        """The meter hears of it too; plain decoding has no drafter to ask or to tell, and nothing to decide.
+        """The meter learns of it too; plain decoding has no drafter to ask or to update, and nothing to decide.
 
         Where nothing was drafted in the end, but asking ran the first layers of the pass, that time belongs to the pass.
         """
@@ -329,11 +329,11 @@ class Answer:
         self.meter.add(MeteredRound(tokens, 1 + done.proposed, own, spent, context, done.from_exit))
 
     def _plain_pass(self) -> PlainPass | None:
-        made = self.meter.estimate(NEWEST)
-        if made is None:
+        estimate = self.meter.estimate(NEWEST)
+        if estimate is None:
             return None
         ms = 1e3 * self.meter.seconds_per_token(NEWEST)
-        return PlainPass(made.value * ms, made.error * ms, made.n)
+        return PlainPass(estimate.value * ms, estimate.error * ms, estimate.n)
 
     def _emit(self, done: RoundResult, began: float | None) -> float:
         if self.order.watch is not None:
@@ -365,14 +365,14 @@ class Answer:
         )
         if began is None:
             step.prompt, step.reused = len(self.order.ids), self._reused
-            if self.order.before and self.emitter.stands != self.order.shown:
-                step.stands = self.emitter.stands
+            if self.order.before and self.emitter.recalled != self.order.shown:
+                step.stands = self.emitter.recalled
         if self._looks:
             self._detail(step, done, tokens, rows)
         if began is not None:
             step.why = self._telling.news(self.policy.chosen, self.policy.wait)
-            if step.t - self._told >= TOLD:
-                step.plain, self._told = self._plain_pass(), step.t
+            if step.t - self._plain_reported >= TOLD:
+                step.plain, self._plain_reported = self._plain_pass(), step.t
             spent = time.perf_counter() - began
             self.timing.decode_s += spent
             step.host_ms = max(0.0, spent * 1e3 - step.draft_ms - step.verify_ms)
@@ -383,7 +383,7 @@ class Answer:
 
     def _detail(self, step: Step, done: RoundResult, tokens: list[Token], rows: list[int]) -> None:
         if not self.order.detail:
-            _tell_chances(done, tokens, rows)
+            _add_probabilities(done, tokens, rows)
             return
         probs = done.logits.float().softmax(-1)  # [1 + n, V]; of the first round one row
         decode, step.top, step.top_text = self.order.decode, [], []
@@ -395,12 +395,12 @@ class Answer:
                 token.p = p
                 step.top.append(list(zip(ids, values, strict=True)))
                 step.top_text.append([decode([one]) for one in ids])
-        draft, kept = done.draft, set(done.path)
+        draft, path = done.draft, set(done.path)
         chances = probs[[parent + 1 for parent in draft.above], draft.ids].tolist() if len(draft) else []
         step.rejected = [
             RejectedToken(token, decode([token]), draft.depths[node], draft.above[node], chances[node])
             for node, token in enumerate(draft.ids)
-            if node not in kept
+            if node not in path
         ]
 
     # ------------------------------------------------------------------ report
@@ -410,8 +410,10 @@ class Answer:
         order, emitter = self.order, self.emitter
         count = len(emitter.ids)
         decode_s = self.timing.decode_s
-        made = self.speedup
-        plain = PlainTime(made.value * decode_s, made.error * decode_s, made.n) if made is not None else None
+        speedup = self.speedup
+        plain = (
+            PlainTime(speedup.value * decode_s, speedup.error * decode_s, speedup.n) if speedup is not None else None
+        )
         return Report(
             model=order.model,
             drafter=order.drafter.name,
@@ -441,7 +443,7 @@ class Answer:
         return loops([*self.order.before, *self.emitter.ids])
 
 
-def _tell_chances(done: RoundResult, tokens: list[Token], rows: list[int]) -> None:
+def _add_probabilities(done: RoundResult, tokens: list[Token], rows: list[int]) -> None:
     """The target's probability of each token; `rows` are their places in the round."""
     if not tokens:
         return

@@ -122,7 +122,7 @@ class Prompting:
     """Answers of one request, greedy and of seed 0 unless `sampling` says otherwise.
 
     Steps are kept in memory and only notices are sent on by `say`, as writing every step would be timed with the engine's
-    work. `detail`: the steps also tell what they rejected and the best tokens. `begins` hears of every answer of `turns`.
+    work. `detail`: the steps also report what they rejected and the best tokens. `begins` is called for every answer of `turns`.
     """
 
     def __init__(
@@ -212,18 +212,18 @@ class Prompting:
         history: list[Message] = []
         for number, text in enumerate(prompt.turns):
             history = [*history, Message("user", text)]
-            made = {0: plain[number]} if number < len(plain) else {}
-            waiting = [(index, choice) for index, choice in enumerate((PLAIN, *drafters)) if index not in made]
+            answers = {0: plain[number]} if number < len(plain) else {}
+            waiting = [(index, choice) for index, choice in enumerate((PLAIN, *drafters)) if index not in answers]
             shift = (rotation + number) % len(waiting)
             order = waiting[shift:] + waiting[:shift]
-            made |= (
+            answers |= (
                 self._in_turn(history, order)
                 if controls
                 else {index: self._begun(history, choice) for index, choice in order}
             )
-            plain[number:] = [made[0]]
-            yield tuple(made[index] for index in range(1 + len(drafters)))
-            history = [*history, Message("assistant", made[0].report.text, made[0].report.thinking)]
+            plain[number:] = [answers[0]]
+            yield tuple(answers[index] for index in range(1 + len(drafters)))
+            history = [*history, Message("assistant", answers[0].report.text, answers[0].report.thinking)]
 
     def _begun(self, history: list[Message], choice: DrafterChoice) -> Answered:
         self.begins(choice)
@@ -238,11 +238,11 @@ class Prompting:
             row.append((index, choice))
         if row[-1][0] > 0:
             row.append((-1, PLAIN))
-        made = [self._begun(history, one) if index >= 0 else self.answer(history, one) for index, one in row]
-        seconds = [one.report.timing.decode_s for one in made]
+        answers = [self._begun(history, one) if index >= 0 else self.answer(history, one) for index, one in row]
+        seconds = [one.report.timing.decode_s for one in answers]
         return {
             index: Answered(one.report, one.steps, [seconds[at - 1], seconds[at + 1]] if index else [])
-            for at, ((index, _), one) in enumerate(zip(row, made, strict=True))
+            for at, ((index, _), one) in enumerate(zip(row, answers, strict=True))
             if index >= 0
         }
 
@@ -274,14 +274,14 @@ def run_of(prompt: BenchPrompt, turn: int, repeat: int, drafter: str, reports: t
 def passes_of(answered: Answered) -> list[Pass]:
     """The decode passes of an answer, the prefill left out."""
     position = answered.report.prompt_tokens
-    found = []
+    passes = []
     for step in answered.steps:
         if step.seq:
             times = (round(ms, 4) for ms in (step.draft_ms, step.verify_ms, step.host_ms))
             counts = (step.proposed, step.depth, step.accepted, len(step.tokens))
-            found.append(Pass(step.drafter, position, *counts, *times))
+            passes.append(Pass(step.drafter, position, *counts, *times))
         position += len(step.tokens)
-    return found
+    return passes
 
 
 def parting(one: Sequence[object], other: Sequence[object]) -> int:

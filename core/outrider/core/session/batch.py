@@ -18,7 +18,7 @@ from outrider.core.base.errors import ModelError, UsageError
 from outrider.core.base.protocol import Done, Event, Notice, Report
 from outrider.core.base.trouble import out_of_memory
 from outrider.core.decode.rounds import Rounds
-from outrider.core.drafting.registry import ActiveDrafter
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.library import memory
 from outrider.core.model.batched import Batched, SequencePass, state_bytes
 from outrider.core.model.cache.states import Cache
@@ -47,12 +47,12 @@ class _BatchedAnswer(Answer):
     """
 
     def __init__(
-        self, order: AnswerRequest, rider: ActiveDrafter | None, target: TargetModel, policy: Policy, say: Say
+        self, order: AnswerRequest, drafter: ActiveDrafter | None, target: TargetModel, policy: Policy, say: Say
     ) -> None:
-        super().__init__(replace(order, stable=0), ChatCache(target), policy, lambda _: rider, say)
-        self._home, self._tell = rider, say
-        self.rider: ActiveDrafter | None = None  # a fork of the one at home
-        self.cache: Cache | None = None  # while it sits
+        super().__init__(replace(order, stable=0), ChatCache(target), policy, lambda _: drafter, say)
+        self._home, self._tell = drafter, say
+        self.drafter: ActiveDrafter | None = None  # a fork of the one at home
+        self.kv: Cache | None = None  # while it is in the batch
         self.draft = NO_DRAFT
         self._target = target
         self._rounds: Rounds | None = None
@@ -62,28 +62,28 @@ class _BatchedAnswer(Answer):
         """Get states and a drafter, and read the prompt."""
         target, order = self._target, self.order
         if self._home is not None and not self._home.failed:
-            self.rider = self._home.fork(lambda text: self._tell(Notice(text, order.request)))
-        self.cache = target.decoder.new_cache(room(order, target) + MAX_DRAFT_ROWS)
-        with target.standing(self.cache):
-            self._prefill(self.rider, control)
-            self._rounds = Rounds(target, self.talk.tokens, self.sampler)
+            self.drafter = self._home.fork(lambda text: self._tell(Notice(text, order.request)))
+        self.kv = target.decoder.new_cache(room(order, target) + MAX_DRAFT_ROWS)
+        with target.using(self.kv):
+            self._prefill(self.drafter, control)
+            self._rounds = Rounds(target, self.cache.tokens, self.sampler)
         self._since = time.perf_counter()
         self._close_full()
 
     @property
     def who(self) -> str:
         """Who drafts for it; of several drafters the one that drafted last."""
-        if self.rider is None:
+        if self.drafter is None:
             return ""
-        return self.rider.name if self.rider.riding == "none" else self.rider.riding
+        return self.drafter.name if self.drafter.active == "none" else self.drafter.active
 
     def most(self) -> int:
         """Draft tokens that are of use in the next round."""
-        if self.rider is None or self.rider.failed:
+        if self.drafter is None or self.drafter.failed:
             return 0
         most = min(
-            self.emitter.left(self._target.context - len(self.talk.tokens)) - 1,
-            self.rider.shape.nodes,
+            self.emitter.left(self._target.context - len(self.cache.tokens)) - 1,
+            self.drafter.shape.nodes,
             MAX_DRAFT_ROWS - 1,
         )
         pinned = self.order.drafter.tokens
@@ -93,16 +93,16 @@ class _BatchedAnswer(Answer):
     def free(self) -> bool:
         """Whether its drafts cost next to nothing and may be cut: the round then takes what pays of them."""
         pinned = self.order.drafter.tokens is not None or self.order.rule == "rejection"
-        return self.rider is not None and self.rider.free and not self.rider.failed and not pinned
+        return self.drafter is not None and self.drafter.free and not self.drafter.failed and not pinned
 
     def propose(self, length: int) -> None:
         """Ask for at most so many draft tokens, unless the user has fixed how many."""
-        assert self.cache is not None and self._rounds is not None
+        assert self.kv is not None and self._rounds is not None
         began = time.perf_counter()
         fixed = self.free or self.order.drafter.tokens is not None
         self._asked = min(self.most(), MAX_DRAFT_ROWS if fixed else length)
-        with self._target.standing(self.cache):
-            self.draft = self._rounds.propose(self.rider, self._asked)
+        with self._target.using(self.kv):
+            self.draft = self._rounds.propose(self.drafter, self._asked)
         self._draft_s = time.perf_counter() - began
 
     def cut(self, length: int) -> None:
@@ -111,23 +111,21 @@ class _BatchedAnswer(Answer):
 
     def share(self) -> SequencePass:
         """What it wants verified."""
-        assert self.cache is not None
+        assert self.kv is not None
         draft = self.draft
-        listening = self.rider is not None and not self.rider.failed
-        states = self.rider.needs.hidden if self.rider is not None and listening else ()
-        return SequencePass(
-            [self.talk.tokens[-1], *draft.ids], self.cache, None if draft.chain else draft.above, states
-        )
+        listening = self.drafter is not None and not self.drafter.failed
+        states = self.drafter.needs.hidden if self.drafter is not None and listening else ()
+        return SequencePass([self.cache.tokens[-1], *draft.ids], self.kv, None if draft.chain else draft.above, states)
 
     def accept(self, result: Pass, verify_s: float, chosen: list[int] | None) -> list[Share]:
-        """Accept and tell; `verify_s`: its share of the pass; `chosen`: the target's choice at every row, if it is known.
+        """Accept and report; `verify_s`: its share of the pass; `chosen`: the target's choice at every row, if it is known.
 
         Returns what the policy may learn of its draft: nothing where none was asked for, or all of a free one was cut.
         """
-        assert self.cache is not None and self._rounds is not None
+        assert self.kv is not None and self._rounds is not None
         began, phase, who = time.perf_counter(), self._phase, self.who
-        with self._target.standing(self.cache):
-            done = self._rounds.accept(self.rider, self.draft, result, chosen)
+        with self._target.using(self.kv):
+            done = self._rounds.accept(self.drafter, self.draft, result, chosen)
         done.draft_s = self._draft_s
         done.verify_s = verify_s + time.perf_counter() - began - done.advance_s
         self._count(done)
@@ -139,13 +137,13 @@ class _BatchedAnswer(Answer):
         return [Share(phase, self._asked, replace(self._outcome(done, 0.0), drafter=who))]
 
     def leave(self) -> None:
-        """Give states and drafter back."""
-        if self.rider is not None:
-            self.rider.close()
-        self.cache = self._rounds = self.rider = None
+        """Release states and drafter."""
+        if self.drafter is not None:
+            self.drafter.close()
+        self.kv = self._rounds = self.drafter = None
 
     def _close_full(self) -> None:
-        if self._target.context <= len(self.talk.tokens):
+        if self._target.context <= len(self.cache.tokens):
             self.emitter.close("length")
 
 
@@ -160,7 +158,7 @@ class Batch:
         say: Say,
     ) -> None:
         self._target, self._say = target, say
-        self._seats = [_BatchedAnswer(order, rider, target, policy, say) for order, rider in orders]
+        self._seats = [_BatchedAnswer(order, drafter, target, policy, say) for order, drafter in orders]
         self._decoder = Batched(target.decoder)
         self._policy, self._batch_policy = policy, BatchPolicy(policy)
 
@@ -241,7 +239,7 @@ class Batch:
             seat.cut(length)
 
     def _left(self, seat: _BatchedAnswer) -> bool:
-        """Whether an answer has ended; then its place is free and its end is told."""
+        """Whether an answer has ended; then its place is free and its end is reported."""
         if seat.emitter.finish is None:
             return False
         seat.leave()
@@ -271,7 +269,7 @@ def _chosen(live: Sequence[_BatchedAnswer], passes: Sequence[Pass]) -> dict[_Bat
         logits = torch.cat(rows)  # [R, V]
         sampling = SamplingTensors.of([seat.sampler for seat in seats], "top_k", logits.device)
         ids, sure = sampling.choose(
-            logits, torch.tensor([len(seat.talk.tokens) for seat in seats], device=logits.device)
+            logits, torch.tensor([len(seat.cache.tokens) for seat in seats], device=logits.device)
         )
         if not bool(sure.all()):
             raise not_a_number()

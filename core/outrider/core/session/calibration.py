@@ -30,7 +30,7 @@ CALIBRATION = 1.5  # seconds after which no further width, or number of threads,
 ALL_THREADS = min(
     torch.get_num_threads(), cpus.available()
 )  # what torch takes by itself, but not beyond a container's quota
-PAYS = 0.97  # share of the best time that another number of threads must come below: a few passes tell no more
+PAYS = 0.97  # share of the best time that another number of threads must come below: a few passes show no more
 FAR, CHUNK = 1024, 512  # tokens of context behind which passes are timed again, and how many of them one pass makes
 PLAIN_TO_SEE = 1.08  # times that a pass must take there, to be more than noise
 
@@ -46,8 +46,8 @@ class Calibrator:
 
         Raises Cancelled.
         """
-        lane = self._target.lane
-        policy = Policy(None if lane is None else lane.wide)
+        runner = self._target.graph_runner
+        policy = Policy(None if runner is None else runner.wide)
         self.choose_threads(threads, SAMPLES if known is None else LOOKS)
         if known is None or not self._recalled(policy, known):
             self.measure(policy)
@@ -105,8 +105,8 @@ class Calibrator:
             if spent < CALIBRATION or len(times[rows]) < 2:
                 times[rows].append(self.timed(rows))
                 spent += times[rows][-1]
-        for rows, found in times.items():
-            policy.calibrate(rows, median(found))
+        for rows, seconds in times.items():
+            policy.calibrate(rows, median(seconds))
         if spent + FAR / WIDE * policy.costs.of(WIDE) < CALIBRATION:
             self._lean(policy)
 
@@ -128,7 +128,7 @@ class Calibrator:
         """
         if known.threads != torch.get_num_threads():
             return False
-        captured = self._target.lane is not None  # else the first rounds of an answer would pay for it
+        captured = self._target.graph_runner is not None  # else the first rounds of an answer would pay for it
         for rows in self._widths() if captured else ():
             self.timed(rows)
         rows = next((one for one in CHECKED if one in known.passes and one <= self._target.most), None)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.drafting.contract import Committed
-from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.model.model import TargetModel
 
 from .pool import DrafterPool
@@ -70,7 +70,7 @@ class ChatCache:
         return shared
 
     def _rewind_whole(self, shared: int) -> int:
-        """Exact mode: the same chunks are behind whatever comes, so that reused tokens are as a new prefill would make them."""
+        """Exact mode: the same chunks come before what follows, so that reused tokens are as a new prefill would make them."""
         shared = min(shared, self.whole)
         while shared % CHUNK or self.target.length != shared:
             shared = self.target.rewind(shared - shared % CHUNK)
@@ -81,14 +81,14 @@ class ChatCache:
         """The first `length` tokens of a prompt of `end` are committed; the next one will share its first `stable`."""
         if not self.target.exact:
             if length == stable:
-                self.target.keep()
+                self.target.snapshot()
         elif length % CHUNK == 0:
             self.whole = length
             if length + CHUNK > end:
-                self.target.keep()
+                self.target.snapshot()
 
-    def hear(self, drafter: ActiveDrafter | None, end: int, hidden: Tensor | None) -> None:
-        """Tell a drafter the tokens up to `end` that it has not heard of; `hidden` belongs to the last of them."""
+    def observe(self, drafter: ActiveDrafter | None, end: int, hidden: Tensor | None) -> None:
+        """Give a drafter the tokens up to `end` that it does not know; `hidden` belongs to the last of them."""
         if drafter is not None and drafter.known < end:
             fresh = torch.tensor(self.tokens[drafter.known : end])
             drafter.advance(Committed(drafter.known, fresh, torch.empty(0, dtype=torch.int64), hidden))

@@ -21,8 +21,8 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
+from outrider.core.drafting.active import GuardedDrafter
 from outrider.core.drafting.contract import Committed, Context, DeviceContext, Needs, Shape
-from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.policy.decisions import Candidate, Choice, Drafted, Judged, UpcomingRound
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.draft_tree import DraftTree
@@ -34,7 +34,7 @@ NOBODY = torch.empty(0, dtype=torch.int64)  # path of a step for one that did no
 
 
 class Composite:
-    """An `ActiveDrafter` made of several; every part hears of all tokens, but of its own drafts alone."""
+    """An `ActiveDrafter` made of several; every part gets all tokens, but only its own drafts."""
 
     device = block = False
     line: int | None = None
@@ -47,8 +47,8 @@ class Composite:
         self._parts, self._named = list(parts), {part.name: part for part in parts}
         self._columns = [_columns(states, part.needs.hidden) for part in parts]
         self._policy, self._trees, self._forked = policy, trees, forked
-        self._riding: PooledDrafter | None = None
-        self._open = False  # whether it has drafted, and waits to hear what came of it
+        self._active: PooledDrafter | None = None
+        self._open = False  # whether it has drafted, and waits for the result
         self._offers: dict[str, DraftTree] = {}  # of this round, by drafter
         self._now, self._choice = UpcomingRound(), Choice("silent")
         self._context: Context | None = None  # that the choice was made with
@@ -79,13 +79,13 @@ class Composite:
         return tuple(part.name for part in self._parts if not part.failed)
 
     @property
-    def riding(self) -> str:
+    def active(self) -> str:
         """Who made the last draft, or was asked for it; "none" where nobody was."""
-        return self._riding.name if self._riding is not None else "none"
+        return self._active.name if self._active is not None else "none"
 
     def reset(self) -> None:
         """Forget the conversation."""
-        self._riding, self._open, self._offers = None, False, {}
+        self._active, self._open, self._offers = None, False, {}
         for part in self._parts:
             part.reset()
 
@@ -94,12 +94,12 @@ class Composite:
         tokens, elsewhere = step.tokens.tolist(), Committed(step.start, step.tokens, NOBODY, step.hidden)
         for part, columns in zip(self._parts, self._columns, strict=True):
             offer = self._offers.get(part.name)
-            if offer is not None and part is not self._riding:  # it was not verified, and waits for the text to come
+            if offer is not None and part is not self._active:  # it was not verified, and waits for the text to come
                 line = offer.line()
                 part.watch(step.start, line.ids, line.confidences)
             for scored, sure in part.judged(step.start, tokens):
                 self._policy.learn(Judged(part.name, scored, sure))
-            if self._open and part is self._riding:
+            if self._open and part is self._active:
                 part.advance(_news(step, step.start, columns))
             elif part.known < step.start + len(tokens):
                 part.observe(_news(elsewhere, part.known, columns))
@@ -123,21 +123,21 @@ class Composite:
 
     def choose(self, now: UpcomingRound, context: Context, vocab: int) -> Choice:
         """Who of all drafts in this round and how many tokens, at most `context.nodes`: asked of the policy."""
-        self._riding, self._offers = None, {}
+        self._active, self._offers = None, {}
         self._now, self._context = now, context
         self._choice = self._policy.choose(now, partial(self._candidates, self._parts, context, vocab))
         return self._choice
 
     def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
         """The draft that was chosen; where the chosen drafter has none, that of the next best."""
-        self._riding = None
+        self._active = None
         if self._forked:  # whoever asks has chosen the length
             choice = self._policy.likeliest(self._candidates(self._parts, context, vocab))
         else:
             choice, context = self._choice, self._context or context
         able, draft, probs = list(self._parts), None, context.probs
         while draft is None and choice.tokens:
-            part = self._riding = self._named[choice.name]
+            part = self._active = self._named[choice.name]
             if part.free:
                 draft = self._offers[choice.name].first(choice.tokens)
             else:
@@ -146,7 +146,7 @@ class Composite:
                 draft, probs = self._ask(part, asked, vocab), False
                 if draft is None:
                     choice = self._choose_instead(able, context)
-        self._open = self._riding is not None
+        self._open = self._active is not None
         return draft
 
     def on_device(self, name: str | None = None) -> PooledDrafter | None:
@@ -158,10 +158,10 @@ class Composite:
         """Never called: a part is asked."""
         return None
 
-    def rode(self, author: GuardedDrafter | None) -> None:
+    def drafted_by(self, author: GuardedDrafter | None) -> None:
         """As `ActiveDrafter`."""
-        self._riding = next((part for part in self._parts if part is author), None)
-        self._open = self._riding is not None
+        self._active = next((part for part in self._parts if part is author), None)
+        self._open = self._active is not None
 
     def states_of(self, author: GuardedDrafter, hidden: Tensor | None) -> Tensor | None:
         """As `ActiveDrafter`."""
@@ -172,8 +172,8 @@ class Composite:
 
     def fork(self, report: Callable[[str], None]) -> Composite | None:
         """Forks of all parts; the length of their drafts is then chosen by whoever asks."""
-        made = [fork for part in self._parts if (fork := part.fork(report)) is not None]
-        return Composite(made, self._policy, trees=self._trees, forked=True) if made else None
+        forks = [fork for part in self._parts if (fork := part.fork(report)) is not None]
+        return Composite(forks, self._policy, trees=self._trees, forked=True) if forks else None
 
     def close(self) -> None:
         """Free all."""
@@ -194,17 +194,17 @@ class Composite:
 
     def _standing(self, parts: Sequence[PooledDrafter], nodes: int) -> list[Candidate]:
         """How each stands in this round, but those that are silent."""
-        found = list[Candidate]()
+        candidates = list[Candidate]()
         for part in parts:
             offer = self._offers.get(part.name)
             if part.failed:
                 continue
             if not part.free:
                 most = min(nodes, part.shape.nodes)
-                found.append(Candidate(part.name, most, block=part.block, behind=part.behind, line=part.line))
+                candidates.append(Candidate(part.name, most, block=part.block, behind=part.behind, line=part.line))
             elif offer is not None:
-                found.append(Candidate(part.name, len(offer.ids), offer))
-        return found
+                candidates.append(Candidate(part.name, len(offer.ids), offer))
+        return candidates
 
     def _choose_instead(self, left: Sequence[PooledDrafter], context: Context) -> Choice:
         candidates = partial(self._standing, left, context.nodes)
@@ -218,15 +218,15 @@ class Composite:
         """A draft of one that is not free; what it costs is learnt."""
         behind, began = part.behind, time.perf_counter()
         part.catch_up()
-        told = time.perf_counter()
+        updated = time.perf_counter()
         draft = part.propose(context, vocab, trees=self._trees)
         tokens = 0 if draft is None else draft.tokens.shape[0]
-        self._policy.learn(Drafted(part.name, tokens, time.perf_counter() - told, behind, told - began))
+        self._policy.learn(Drafted(part.name, tokens, time.perf_counter() - updated, behind, updated - began))
         return draft
 
 
 def _columns(states: Sequence[int], own: Sequence[int]) -> list[int] | None:
-    """Where a part's states lie among all that are read, None where they are all."""
+    """Where a part's states are among all that are read, None where they are all."""
     return None if tuple(own) == tuple(states) else [states.index(number) for number in own]
 
 

@@ -65,19 +65,19 @@ class Emitter:
         return "".join(self._thoughts)[self._recalled_thought :]
 
     @property
-    def stands(self) -> tuple[int, int]:
+    def recalled(self) -> tuple[int, int]:
         """Characters of answer and thought that were recalled."""
         return self._recalled, self._recalled_thought
 
     def recall(self, ids: Sequence[int]) -> None:
-        """Tokens that the answer had before it goes on; what detokeniser and splitter hold of them is told with what comes."""
+        """Tokens that the answer had before it goes on; what detokeniser and splitter hold of them comes with the next text."""
         for token in ids:
             self._take(token)
         self._recalled = self._released = len(self._text)
         self._recalled_thought = len("".join(self._thoughts))
 
-    def told(self) -> tuple[str, str]:
-        """All of answer and thought with what was held; nothing may come behind it."""
+    def texts(self) -> tuple[str, str]:
+        """All of answer and thought with what was held; nothing may come after it."""
         self._flush()
         return self._text, "".join(self._thoughts)
 
@@ -161,8 +161,8 @@ class Emitter:
 
     def _find_stop(self) -> int | None:
         """Where the first stop string begins, looking only at text that was not given out."""
-        found = [at for stop in self._stop if (at := self._text.find(stop, self._released)) >= 0]
-        return min(found) if found else None
+        places = [at for stop in self._stop if (at := self._text.find(stop, self._released)) >= 0]
+        return min(places) if places else None
 
     def _held(self) -> int:
         """Characters at the end that begin a stop string."""

@@ -24,7 +24,7 @@ from outrider.core.base.protocol import (
 )
 from outrider.core.base.trouble import out_of_memory, release
 from outrider.core.base.values import MOST_DRAFTED, most_threads
-from outrider.core.drafting import registry
+from outrider.core.drafting import active, registry
 from outrider.core.library import discovery, memory
 from outrider.core.library.jobs import event
 from outrider.core.library.library import advice, resolve
@@ -43,7 +43,7 @@ from .pool import PooledDrafter, Wanted, load_drafter
 from .resuming import Begun, Resuming
 
 Say = Callable[[Step | Progress | Notice], None]
-TAIL = 4096  # characters of a raw text that tell what kind of text goes on
+TAIL = 4096  # characters of a raw text that show what kind of text goes on
 RULES = ("match", "rejection", "typical")
 
 
@@ -52,7 +52,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.model: Model | None = None
-        self._told: ModelChoice | None = None  # whose template was said to have no switch for thinking
+        self._warned_for: ModelChoice | None = None  # whose template was said to have no switch for thinking
         self._folding: ModelChoice | None = None  # whose template was asked whether it has a system role
 
     def load(self, choice: ModelChoice, number: int, say: Say, cancelled: Callable[[], bool]) -> Model:
@@ -88,14 +88,14 @@ class Engine:
     def unload(self) -> None:
         """Free the model, its cache and its drafters."""
         if self.model is not None:
-            self.model.talk.drafters.close()
+            self.model.cache.drafters.close()
         self.model = None
         release()
 
     def forget(self) -> None:
         """Drop the conversation, so that the next answer prefills its whole prompt."""
         if self.model is not None:
-            self.model.talk.reuse([])
+            self.model.cache.reuse([])
 
     def generate(self, request: Generate, say: Say, control: Control) -> Report:
         """One answer. Raises an OutriderError before any token if the request cannot be met."""
@@ -104,18 +104,18 @@ class Engine:
         fresh = self.model is None or self.model.choice != request.model
         model = self.load(request.model, request.id, say, control.cancelled)
         order = self.order(model, request, began, fresh=fresh)
-        self._tell_deaf(model, request, say)
-        self._tell_folded(model, request, say)
-        answer = Answer(order, model.talk, model.policy, self.chooser(model, request, say, control), say)
+        self._warn_no_thinking_switch(model, request, say)
+        self._warn_folded(model, request, say)
+        answer = Answer(order, model.cache, model.policy, self.chooser(model, request, say, control), say)
         try:
             report = answer.run(control)
         except (MemoryError, RuntimeError) as error:
             if out_of_memory(error):  # the next answer has the memory of the drafters that this one did without
-                while model.talk.drafters.make_room():
+                while model.cache.drafters.make_room():
                     pass
             raise
-        self._tell_slow(model, request, say)
-        model.history.keep(model.policy)
+        self._warn_slow(model, request, say)
+        model.history.save(model.policy)
         return report
 
     def generate_many(
@@ -136,10 +136,10 @@ class Engine:
             return []
         model = self.load(requests[0].model, requests[0].id, say, control.cancelled)
         orders = [self.order(model, request, began) for request in requests]
-        riders = [self.chooser(model, request, say, control)(request.drafter) for request in requests]
-        made = Batch(model.talk.target, model.policy, list(zip(orders, riders, strict=True)), say)
-        reports = made.run(control, batch)
-        model.history.keep(model.policy)
+        drafters = [self.chooser(model, request, say, control)(request.drafter) for request in requests]
+        batch_run = Batch(model.cache.target, model.policy, list(zip(orders, drafters, strict=True)), say)
+        reports = batch_run.run(control, batch)
+        model.history.save(model.policy)
         return reports
 
     def order(self, model: Model, request: Generate, began: float, *, fresh: bool = False) -> AnswerRequest:
@@ -147,7 +147,7 @@ class Engine:
         begun = self._begun(model, request)
         prompt = begun.prompt
         ids = [*self.prompt_ids(model, request, prompt), *begun.ids]
-        vocab = model.talk.target.vocab
+        vocab = model.cache.target.vocab
         unknown = [token for token in request.sampling.logit_bias if token >= vocab]
         if unknown:
             raise UsageError(f"--logit-bias {unknown[0]} is no token of this model.", f"Ids go from 0 to {vocab - 1}.")
@@ -178,12 +178,12 @@ class Engine:
 
     def chooser(
         self, model: Model, request: Generate, say: Say, control: Control
-    ) -> Callable[[DrafterChoice], registry.ActiveDrafter | None]:
+    ) -> Callable[[DrafterChoice], active.ActiveDrafter | None]:
         """What makes a loaded drafter of a choice, for the answer to a request."""
 
         asked: list[DrafterChoice] = []
 
-        def choose(choice: DrafterChoice) -> registry.ActiveDrafter | None:
+        def choose(choice: DrafterChoice) -> active.ActiveDrafter | None:
             if asked:  # a switch in the middle of the answer
                 self.ask_again(choice)
             asked.append(choice)
@@ -216,7 +216,7 @@ class Engine:
                 f"{request.model.model} has no chat template.", "Use `outrider run --raw`, or a chat model."
             )
         written = [message.content.strip() for message in request.messages]  # a template may trim them
-        check_size([*written, request.messages[-1].thinking], model.tokenizer, model.talk.target.context)
+        check_size([*written, request.messages[-1].thinking], model.tokenizer, model.cache.target.context)
         return template.render(_asked(request), **_switches(template, request))
 
     def _begun(self, model: Model, request: Generate) -> Begun:
@@ -226,13 +226,13 @@ class Engine:
             return Begun(prompt, [])
         form = thinking.find(template.source, model.tokenizer)
         pieces = partial(Detokeniser, model.tokenizer)
-        resuming = Resuming(template, model.tokenizer, pieces, form, model.talk.target.vocab)
+        resuming = Resuming(template, model.tokenizer, pieces, form, model.cache.target.vocab)
         return resuming.begin(prompt, request.messages or [], request.continues, _switches(template, request))
 
     def prompt_ids(self, model: Model, request: Generate, prompt: str | None = None) -> list[int]:
         """Token ids of a request; `prompt`: its text, if it is known already. Raises UsageError."""
         text = self.prompt(model, request) if prompt is None else prompt
-        check_size([text], model.tokenizer, model.talk.target.context)
+        check_size([text], model.tokenizer, model.cache.target.context)
         encode = model.tokenizer.encode_chat if request.prompt is None else model.tokenizer.encode_raw
         ids = encode(text) if text else []
         if not ids or (request.messages and not any(m.content.strip() for m in request.messages if m.role == "user")):
@@ -245,7 +245,7 @@ class Engine:
         0 where states can be cut anywhere.
         """
         template = model.tokenizer.template
-        if model.talk.target.cache.cut:
+        if model.cache.target.cache.cut:
             return 0
         if template is None or not request.messages:
             return len(ids) - 1
@@ -264,16 +264,16 @@ class Engine:
         form = thinking.find(template.source, model.tokenizer)
         return Splitter(form, prompt) if form is not None else None
 
-    def _tell_deaf(self, model: Model, request: Generate, say: Say) -> None:
+    def _warn_no_thinking_switch(self, model: Model, request: Generate, say: Say) -> None:
         """Say once for each model that its template writes the same whether it is asked for thinking or not."""
-        if request.think is None or request.prompt is not None or self._told == request.model:
+        if request.think is None or request.prompt is not None or self._warned_for == request.model:
             return
         asked, other = (self.prompt(model, msgspec.structs.replace(request, think=way)) for way in (True, False))
         if asked == other:
-            self._told = request.model
+            self._warned_for = request.model
             say(Notice(f"The chat template of {request.model.model} has no switch for thinking.", request.id, "info"))
 
-    def _tell_folded(self, model: Model, request: Generate, say: Say) -> None:
+    def _warn_folded(self, model: Model, request: Generate, say: Say) -> None:
         """Say once for each model that its template has no place for a system text."""
         messages, template = _asked(request), model.tokenizer.template
         if template is None or self._folding == request.model or not messages or messages[0].role != "system":
@@ -283,12 +283,14 @@ class Engine:
             text = f"The chat template of {request.model.model} knows no system text: it is put in front of the first question."
             say(Notice(text, request.id, "info"))
 
-    def _tell_slow(self, model: Model, request: Generate, say: Say) -> None:
+    def _warn_slow(self, model: Model, request: Generate, say: Say) -> None:
         """Say once for each model that its passes could not be captured."""
-        lane = model.talk.target.lane
-        if lane is not None and lane.capture.trouble and not model.slow:
+        runner = model.cache.target.graph_runner
+        if runner is not None and runner.capture.trouble and not model.slow:
             model.slow = True
-            say(Notice(f"Without CUDA graphs, so slower than it could be: {lane.capture.trouble}", request.id, "info"))
+            say(
+                Notice(f"Without CUDA graphs, so slower than it could be: {runner.capture.trouble}", request.id, "info")
+            )
 
     def drafter(
         self,
@@ -297,20 +299,20 @@ class Engine:
         report: Callable[[str], None],
         bring: Callable[[str, int, int, str], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
-    ) -> registry.ActiveDrafter | None:
-        """The loaded drafter of `choice`, None for plain decoding. Weights that are not here are brought, told to `bring`.
+    ) -> active.ActiveDrafter | None:
+        """The loaded drafter of `choice`, None for plain decoding. Weights that are not here are downloaded by `bring`.
 
-        Raises DrafterError, ModelError if an explicit choice cannot ride, and what bringing weights raises. `auto` without
-        weights never fails: what cannot be loaded is told, and left out. One that failed, in loading or while it drafted, is not
-        read again until the user asks for it: None, or what loading it raised.
+        Raises DrafterError, ModelError if an explicit choice cannot be used, and what downloading weights raises. `auto` without
+        weights never fails: what cannot be loaded is reported, and left out. One that failed, in loading or while it drafted,
+        is not read again until the user asks for it: None, or what loading it raised.
         """
-        names, weights = self._riders(model, choice, bring, cancelled)
+        names, weights = self._drafters(model, choice, bring, cancelled)
         if not names:
             return None
         registry.check_options(names[-1], choice.options)
         wanted = [self._wanted(model, name) for name in names[:-1]]
         wanted.append(self._wanted(model, names[-1], weights, choice.options))
-        pool = model.talk.drafters
+        pool = model.cache.drafters
         able = [one for one in wanted if not pool.failed(one)]
         if not able:
             pool.complain(wanted[-1])
@@ -323,29 +325,29 @@ class Engine:
             report(f"{error.message} Going on without it.")
             return self.drafter(model, choice, report, bring, cancelled)
         alone = len(parts) == 1 and not parts[0].free
-        return parts[0] if alone else Composite(parts, model.policy, trees=model.talk.target.trees)
+        return parts[0] if alone else Composite(parts, model.policy, trees=model.cache.target.trees)
 
     def ask_again(self, choice: DrafterChoice) -> None:
-        """The user asked for a drafter: what failed of it is tried again, and told again."""
+        """The user asked for a drafter: what failed of it is tried again, and reported again."""
         if self.model is not None:
-            self.model.talk.drafters.forgive(choice.name.replace("-", "_"))
+            self.model.cache.drafters.forgive(choice.name.replace("-", "_"))
             self.model.refused = [other for other in self.model.refused if other != choice]
 
-    def _riders(
+    def _drafters(
         self,
         model: Model,
         choice: DrafterChoice,
         bring: Callable[[str, int, int, str], None] | None,
         cancelled: Callable[[], bool] | None,
     ) -> tuple[tuple[str, ...], str | None]:
-        """Names of the methods that ride, cheap one first where two do, and the path of their weights."""
-        name, info = choice.name.replace("-", "_"), model.talk.target.info
+        """Names of the methods in use, the cheap one first of two, and the path of their weights."""
+        name, info = choice.name.replace("-", "_"), model.cache.target.info
         if name == "none":
             return (), None
         weights = str(resolve(choice.weights, bring, cancelled)) if choice.weights else None
         if name not in ("auto", "composite"):
             return (name,), weights
-        pool, given = model.talk.drafters, choice.options if weights is None else {}
+        pool, given = model.cache.drafters, choice.options if weights is None else {}
         rows = [
             row
             for row in model.rows
@@ -354,8 +356,8 @@ class Engine:
         names = discovery.automatic(rows)
         free = {row.name for row in model.rows if row.free}
         if weights is not None:
-            made = discovery.accepting(info, weights)
-            names = (*(cheap for cheap in names if cheap in free - {made}), made)
+            method = discovery.accepting(info, weights)
+            names = (*(cheap for cheap in names if cheap in free - {method}), method)
         elif name == "auto":
             names = tuple(one for one in names if one in free or model.policy.pays(one))
         elif len(names) < 2:
@@ -369,16 +371,16 @@ class Engine:
         self, model: Model, name: str, weights: str | None = None, options: Mapping[str, Any] | None = None
     ) -> Wanted:
         """A drafter of the pool; where the user names no weights, those that are found for its method."""
-        found = model.talk.drafters.weights
+        known_weights = model.cache.drafters.weights
         if weights is None:
-            if name not in found:
-                found[name] = discovery.weights_for(name, model.talk.target.info)
-            weights = found[name]
+            if name not in known_weights:
+                known_weights[name] = discovery.weights_for(name, model.cache.target.info)
+            weights = known_weights[name]
         return Wanted(name, weights, options or {})
 
     def _load_drafter(self, model: Model, wanted: Wanted, report: Callable[[str], None]) -> PooledDrafter:
         """Raises DrafterError, ModelError."""
-        target, pool = model.talk.target, model.talk.drafters
+        target, pool = model.cache.target, model.cache.drafters
         row = next((row for row in model.rows if row.name == wanted.name), None)
         if row is not None and row.nbytes:
             while (free := memory.free(str(target.device))) is not None and free < row.nbytes and pool.make_room():

@@ -41,15 +41,15 @@ class Model:
 
     choice: ModelChoice
     tokenizer: Tokenizer
-    talk: ChatCache
+    cache: ChatCache
     rows: list[DrafterRow]
     sampling: Sampling  # the model's own defaults
     loaded: Loaded
     policy: Policy
     history: History  # what the policy learns, kept between runs
     remarks: list[str] = field(default_factory=list)  # what the user should know of it, to be said once
-    slow: bool = False  # the user was told that its passes are not captured
-    refused: list[DrafterChoice] = field(default_factory=list)  # choices that could not ride, and were told
+    slow: bool = False  # the user knows that its passes are not captured
+    refused: list[DrafterChoice] = field(default_factory=list)  # choices that could not be used, and were reported
 
 
 class _Clock:
@@ -65,7 +65,7 @@ class _Clock:
         self._last = now
 
 
-def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[[], bool]) -> Model:
+def open_model(choice: ModelChoice, path: Path, report: Tell, cancelled: Callable[[], bool]) -> Model:
     """Load the model at `path`. Raises ModelError, BrokenFileError, UsageError, Cancelled."""
     clock = _Clock()
     device = choose_device(choice.device)
@@ -77,11 +77,11 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
         subject = plan.of_checkpoint(checkpoint)
         settings = plan.check(subject, plan.settle(subject, choice))
         context = settings.context
-        tell("tokenizer", 0, 0, "")
+        report("tokenizer", 0, 0, "")
         tokenizer = Tokenizer(checkpoint.text())
         clock.lap("tokenizer")
         form = WeightFormat(dtype, device, BITS.get(choice.quantize), plan.keep(subject, settings))
-        decoder = _decoder(checkpoint, form, context, tell, cancelled)
+        decoder = _decoder(checkpoint, form, context, report, cancelled)
         decoder.hide(tokenizer.unnamed(decoder.spec.vocab))
         target = _target(choice, decoder, info(checkpoint), context)
         planned = plan.plan(subject, settings)
@@ -89,7 +89,7 @@ def open_model(choice: ModelChoice, path: Path, tell: Tell, cancelled: Callable[
         generation = checkpoint.generation
     finally:
         checkpoint.close()
-    tell("warm-up", 0, 0, "")
+    report("warm-up", 0, 0, "")
     own, refused = recommended(generation)
     sampler = Sampler(fill(Sampling(), own), Noise(0))
     history = History(choice, path, device)
@@ -108,13 +108,13 @@ def _decoder(
     checkpoint: Checkpoint,
     form: WeightFormat,
     context: int,
-    tell: Tell,
+    report: Tell,
     cancelled: Callable[[], bool],
 ) -> Decoder:
     def layer(done: int, total: int) -> None:
         if cancelled():
             raise Cancelled
-        tell("weights", done, total, "layers")
+        report("weights", done, total, "layers")
 
     try:
         return load_decoder(checkpoint, form, context + MAX_DRAFT_ROWS, layer)

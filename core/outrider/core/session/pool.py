@@ -1,4 +1,4 @@
-"""The drafters of a loaded model: each is loaded once and shared by `auto`, composites and its own name, with what it has heard.
+"""The drafters of a loaded model: each is loaded once and shared by `auto`, composites and its own name, with what it knows.
 
 A drafter that is not in use keeps what it knows of the conversation, and gets the rest when it is next asked for a draft. One
 that failed, while loading or drafting, is not loaded again until the user asks for it. Where memory is short, the drafter that
@@ -18,8 +18,8 @@ from torch import Tensor
 from outrider.core.base.errors import DrafterError, ModelError
 from outrider.core.base.trouble import out_of_memory, release
 from outrider.core.drafting import registry
+from outrider.core.drafting.active import GuardedDrafter
 from outrider.core.drafting.contract import Committed, Context, DeviceContext, Drafter, Target
-from outrider.core.drafting.registry import GuardedDrafter
 from outrider.core.policy.unverified import Scored, UnverifiedDraft
 from outrider.core.sampling.draft_tree import DraftTree
 
@@ -65,7 +65,7 @@ class PooledDrafter(GuardedDrafter):
         super().reset()
 
     def observe(self, step: Committed) -> None:
-        """Tokens that another one drafted, or nobody: told when this one is next asked, or when too much would wait."""
+        """Tokens that another one drafted, or nobody: passed on when this one is next asked, or when too many would wait."""
         if not self.failed:
             self._waiting.append(step)
             self.behind += step.tokens.shape[0]
@@ -91,24 +91,24 @@ class PooledDrafter(GuardedDrafter):
     def rewind(self, length: int) -> None:
         """Cut it, and what waits, to `length` tokens."""
         self._offers.clear()
-        told = self.known - self.behind
-        if length < told:
+        passed_on = self.known - self.behind
+        if length < passed_on:
             self._forget()
             super().rewind(length)
         elif length < self.known:
             self._waiting = [_first(step, length - step.start) for step in self._waiting if step.start < length]
             self._held = sum(step.hidden.nbytes for step in self._waiting if step.hidden is not None)
-            self.behind, self.known = length - told, length
+            self.behind, self.known = length - passed_on, length
             self._states.cut(length)
 
     def propose(self, context: Context, vocab: int, *, trees: bool = True) -> DraftTree | None:
-        """A checked draft, or None; made with all that it was to hear."""
+        """A checked draft, or None; made with all tokens that it was to get."""
         if self._waiting:
             self.catch_up()
         return super().propose(context, vocab, trees=trees)
 
     def propose_device(self, context: DeviceContext) -> DraftTree | None:
-        """As `DeviceDrafter`; made with all that it was to hear."""
+        """As `DeviceDrafter`; made with all tokens that it was to get."""
         self.catch_up()
         return super().propose_device(context)
 
@@ -122,18 +122,18 @@ class PooledDrafter(GuardedDrafter):
     def judged(self, start: int, tokens: Sequence[int]) -> list[tuple[Scored, list[float] | None]]:
         """Offers that the tokens from `start` on settle, with how sure it was of them."""
         offers, self._offers = self._offers, []
-        found = list[tuple[Scored, list[float] | None]]()
+        scores = list[tuple[Scored, list[float] | None]]()
         for shadow, sure in offers:
-            for scored in shadow.heard(start, tokens):
-                found.append((scored, sure))
+            for scored in shadow.score(start, tokens):
+                scores.append((scored, sure))
             if not shadow.wants:
                 self._offers.append((shadow, sure))
-        return found
+        return scores
 
     def _has_room(self, phase: str) -> bool:
         if phase not in ("advance", "propose") or not self.make_room():
             return False
-        if phase == "advance":  # it may have heard a part of it
+        if phase == "advance":  # it may have got a part of it
             self._call("rewind", self.known - self.behind)
         return True
 
@@ -206,7 +206,7 @@ class DrafterPool:
             drafter.close()
 
     def rewind(self, length: int) -> None:
-        """Cut what all have heard to `length` tokens."""
+        """Cut what all know to `length` tokens."""
         for drafter in self._drafters.values():
             drafter.rewind(length)
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.drafting.contract import Committed
-from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.model.model import TargetModel
 from outrider.core.policy.costs import Costs
 
@@ -28,21 +28,21 @@ NEAR = (64, 256)  # newest tokens of which that must be true too
 
 
 def give_states(target: TargetModel, tokens: Sequence[int], drafter: ActiveDrafter, costs: Costs) -> None:
-    """Tell `drafter` the states of the newest tokens if it needs and lacks them; `tokens` are all, which it has heard."""
+    """Give `drafter` the states of the newest tokens if it needs and lacks them; `tokens` are all, which it knows."""
     count = min(len(tokens) - 1, affordable(costs))  # the root has not been read yet
     reaches = [min(newest, count) for newest in (*NEAR, count)]
     if drafter.failed or all(FEW * drafter.lacking(reach) <= reach for reach in reaches):
         return
     first, states = len(tokens) - 1 - count, list[Tensor]()
-    with target.standing(target.decoder.new_cache(count)):
+    with target.using(target.decoder.new_cache(count)):
         for at in range(first, len(tokens) - 1, CHUNK):
             chunk = tokens[at : min(at + CHUNK, len(tokens) - 1)]
-            made = target.forward(chunk, last=True, states=drafter.needs.hidden).hidden  # [S, states, d]
-            assert made is not None
-            states.append(made)
+            hidden = target.forward(chunk, last=True, states=drafter.needs.hidden).hidden  # [S, states, d]
+            assert hidden is not None
+            states.append(hidden)
             target.commit(at + len(chunk) - first)
-    told = torch.tensor(tokens[first + 1 :])
-    drafter.restate(Committed(first + 1, told, torch.empty(0, dtype=torch.int64), torch.cat(states)))
+    fresh = torch.tensor(tokens[first + 1 :])
+    drafter.restate(Committed(first + 1, fresh, torch.empty(0, dtype=torch.int64), torch.cat(states)))
 
 
 def affordable(costs: Costs) -> int:

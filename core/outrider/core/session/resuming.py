@@ -16,7 +16,7 @@ from .emit import Emitter, Pieces
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Where the model goes on: behind the text `prompt`, which a splitter follows from there, and the tokens `ids`."""
+    """Where the model goes on: after the text `prompt`, which a splitter follows from there, and the tokens `ids`."""
 
     prompt: str
     ids: list[int]
@@ -49,8 +49,8 @@ class Resuming:
         """Whether `ids` are the text and the thought of `said`, with or without what was still held at their end."""
         emitter = Emitter(self.pieces(), (), splitter=self._splitter(prompt))
         emitter.recall(ids)
-        stood = emitter.stands
-        whole = emitter.told()
+        stood = emitter.recalled
+        whole = emitter.texts()
         parts = (said.content, said.thinking)
         return parts == whole or parts == (whole[0][: stood[0]], whole[1][: stood[1]])
 

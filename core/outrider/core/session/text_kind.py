@@ -63,8 +63,8 @@ class TextKind:
             bare = line.strip(" \t>\r")
             if len(bare) >= len(self._fence) and bare == self._fence[0] * len(bare):
                 self._fence = ""
-        elif found := _FENCE.fullmatch(line):
-            self._fence, self._named = found[1], found[2].lower()
+        elif fence := _FENCE.fullmatch(line):
+            self._fence, self._named = fence[1], fence[2].lower()
 
 
 class _Bare:
@@ -73,7 +73,7 @@ class _Bare:
     def __init__(self) -> None:
         self.over = False  # something came that is none
         self.depth = 0  # open brackets
-        self._first = ""  # the outermost one, until something stands behind it
+        self._first = ""  # the outermost one, until something stands after it
         self._quoted = self._escaped = False
 
     def take(self, text: str) -> str:

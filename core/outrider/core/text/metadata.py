@@ -100,7 +100,7 @@ def _merges(metadata: Mapping[str, Any], tokens: list[str], origin: str) -> list
 
 
 def _eaten(tokens: list[str], types: list[int]) -> dict[int, tuple[bool, bool]]:
-    """Phi-3's control tokens take the blanks behind them, and no GGUF says so."""
+    """Phi-3's control tokens take the blanks after them, and no GGUF says so."""
     return {
         i: (False, True)
         for i, (text, kind) in enumerate(zip(tokens, types, strict=True))

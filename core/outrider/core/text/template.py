@@ -44,7 +44,7 @@ class ChatTemplate:
     ) -> Rendered:
         """The chat as one text that holds its special tokens, bos included; `kwargs` are the template's own switches.
 
-        With `continue_final_message` the text ends where the last message ends, so that the model goes on with it. Where the
+        With `continue_final_message` the text ends where the last message ends, so that the model continues with it. Where the
         template refuses the messages they are tried once more with the system text in front of the first question.
         Raises UsageError where the template refuses the messages, ModelError where it fails or does not end.
         """
@@ -125,7 +125,7 @@ def _end_mark(turns: list[dict[str, Any]]) -> str:
 
 
 def _marked(turns: list[dict[str, Any]], mark: str) -> list[dict[str, Any]]:
-    """The same with a mark and a blank behind the last message."""
+    """The same with a mark and a blank after the last message."""
     content = turns[-1].get("content") if turns else None
     if not isinstance(content, str):
         raise UsageError("There is no text to go on with in the last message.", "Ask something instead.")

@@ -33,7 +33,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A text that is shown nowhere, and what begins behind it; `body`: what the header says.
+    """A text that is shown nowhere, and what begins after it; `body`: what the header says.
 
     One that is not `sure` could be ordinary text: it counts before any text of a block, and as the end of a thought. With
     `after` it also counts in an answer that the marker of that text began.

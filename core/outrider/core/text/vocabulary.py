@@ -102,7 +102,7 @@ def extended(vocabulary: Vocabulary, settings: Mapping[str, Any], added: Mapping
 
 
 def cut(vocabulary: Vocabulary, rows: int | None) -> Vocabulary:
-    """Without what lies beyond the first `rows` ids, if nothing there is an ordinary token; else the same."""
+    """Without what is beyond the first `rows` ids, if nothing there is an ordinary token; else the same."""
     if rows is None or {NORMAL, BYTE} & set(vocabulary.types[rows:]):
         return vocabulary
     return replace(

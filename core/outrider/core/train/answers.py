@@ -109,7 +109,7 @@ class Manner(msgspec.Struct, kw_only=True):
 
 
 class Hooks(NamedTuple):
-    """What is told of answering, and asked."""
+    """What gets answering, and asked."""
 
     tell: Callable[[int, int], None]  # how many texts there are, and tokens to be learnt
     warn: Callable[[str], None]  # what the user should know
@@ -252,7 +252,7 @@ def _ask(
     request = Generate(number, choice, messages, raw, sampling, DrafterChoice(name="none"))
     assert engine.model is not None
     ids = engine.prompt_ids(engine.model, request)
-    room = min(manner.longest, engine.model.talk.target.context) - len(ids)
+    room = min(manner.longest, engine.model.cache.target.context) - len(ids)
     if room < LEAST:
         return None
     sampling.max_tokens = min(manner.most, room)
@@ -263,15 +263,15 @@ def _told(prompt: TrainPrompt, depth: int, earlier: Sequence[Kept | None]) -> li
     """Messages up to a turn, with the answers of those before it; None where one is missing, or there are no messages."""
     if prompt.messages is None:
         return None
-    made, start = list[Message](), 0
+    messages, start = list[Message](), 0
     for end, kept in zip(_ends(prompt), [*earlier, None], strict=False):
-        made += prompt.messages[start : end + 1]
+        messages += prompt.messages[start : end + 1]
         start = end + 1
         if end == _ends(prompt)[depth]:
-            return made
+            return messages
         if kept is None or not (kept.said or kept.thought):
             return None
-        made.append(Message("assistant", kept.said, kept.thought))
+        messages.append(Message("assistant", kept.said, kept.thought))
     return None
 
 

@@ -26,7 +26,7 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
 def save(
     folder: Path, step: int, module: nn.Module, optimiser: torch.optim.Optimizer, seen: Mapping[str, float]
 ) -> None:
-    """Write all that the next step hangs on. The old file is there until the new one is whole. Raises OSError."""
+    """Write all that the next step depends on. The old file is there until the new one is whole. Raises OSError."""
     tensors: dict[str, Tensor] = {}
     for name, part in trained(module).items():
         tensors[f"weight.{name}"] = part.detach()

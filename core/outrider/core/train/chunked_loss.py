@@ -1,4 +1,4 @@
-"""The loss of many rows over a large head, a few rows at a time: their logits never lie in memory as a whole.
+"""The loss of many rows over a large head, a few rows at a time: their logits are never in memory as a whole.
 
 On a CPU a step of a small drafter spends most of its time on logits of 16k words and more, in memory rather than in products.
 So the target's laws are kept as its likeliest words, and a slice of logits is made, turned into its gradient and forgotten.
@@ -64,8 +64,8 @@ def rows_of(x: Tensor) -> int:
 
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Columns and shares [R, k] of logits [R, n], likeliest first; the shares are 1 together."""
-    found = wide(logits).topk(min(LIKELIEST, logits.shape[-1]), -1)
-    return found.indices, found.values.softmax(-1)
+    best = wide(logits).topk(min(LIKELIEST, logits.shape[-1]), -1)
+    return best.indices, best.values.softmax(-1)
 
 
 def ask(x: Tensor, rows: Tensor, law: Law, weights: Tensor, cap: float | None = None) -> Asked:

@@ -1,7 +1,7 @@
 """A decoder that gradients pass: dense attention models, with parameters under their published names, so that `state_dict` is
 the file.
 
-Texts lie one after another, without padding, as in a `Batch`; a token sees those of its own text. Logits are a step of their
+Texts are one after another, without padding, as in a `Batch`; a token sees those of its own text. Logits are a step of their
 own: those of a few rows cost little, those of all rows are most of the memory.
 
 Letters: `N` rows, `R` some of them, `d` width, `V` vocabulary.
@@ -38,7 +38,7 @@ PLAIN = ("fp32", "fp16", "bf16", "F64")  # kinds of weights that nothing was rou
 
 
 class Along:
-    """Where texts lie in a pass, and what all layers share of that."""
+    """Where texts are in a pass, and what all layers share of that."""
 
     def __init__(self, texts: Sequence[Text], device: torch.device) -> None:
         self.rows = [slice(text.start, text.end) for text in texts]
@@ -101,11 +101,11 @@ class Layer(nn.Module):
         turn = along.turn(spec.rope, self._spec.context)
         q, k = attention.queries(x, turn), attention.spread(attention.keys(x, turn))  # [N, H, h]
         v = attention.spread(attention.values(x))
-        made = [
+        outputs = [
             attended(q[rows], k[rows], v[rows], spec.scale, along.seen(rows.stop - rows.start, spec.window))
             for rows in along.rows
         ]
-        return attention.o_proj(torch.cat(made).flatten(1))
+        return attention.o_proj(torch.cat(outputs).flatten(1))
 
 
 class Stack(nn.Module):
@@ -276,15 +276,15 @@ _LAYER = re.compile(r"^layers\.(\d+)\.")
 
 def _thinned(config: Mapping[str, Any], spec: TargetSpec, kept: Sequence[int]) -> dict[str, Any]:
     """The config with those layers alone. Raises ModelError where it cannot say what each of them is."""
-    made = {**config, "num_hidden_layers": len(kept)}
+    settings = {**config, "num_hidden_layers": len(kept)}
     every = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
     if len(every) == len(spec.layers):
         if config.get("layer_types") or len({mixer.window for mixer in every}) > 1:
-            made["layer_types"] = ["sliding_attention" if every[at].window else "full_attention" for at in kept]
+            settings["layer_types"] = ["sliding_attention" if every[at].window else "full_attention" for at in kept]
         if config.get("no_rope_layers") or len({mixer.rope is None for mixer in every}) > 1:
-            made["no_rope_layers"] = [int(every[at].rope is not None) for at in kept]
-    if len(kept) < len(spec.layers) and read_spec(made).layers != tuple(spec.layers[at] for at in kept):
+            settings["no_rope_layers"] = [int(every[at].rope is not None) for at in kept]
+    if len(kept) < len(spec.layers) and read_spec(settings).layers != tuple(spec.layers[at] for at in kept):
         raise ModelError(
             f"Some layers of a {spec.family} model alone are no model of that family.", "Keep all of its layers."
         )
-    return made
+    return settings

@@ -77,13 +77,13 @@ class Words(nn.Module):
 
     def tables(self, *, whole: bool) -> dict[str, Tensor]:
         """What a container holds of it: rows that are not the target's (or all, if `whole`), the tables of a reduced head."""
-        made: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         if whole or self.learnt:
-            made["lm_head.weight"] = self.rows.detach().to(torch.bfloat16).contiguous()
+            tensors["lm_head.weight"] = self.rows.detach().to(torch.bfloat16).contiguous()
         if self.reduced:
-            made["d2t"] = self.words - torch.arange(len(self.words))
-            made["t2d"] = self.known.clone()
-        return made
+            tensors["d2t"] = self.words - torch.arange(len(self.words))
+            tensors["t2d"] = self.known.clone()
+        return tensors
 
 
 def groups(drafter: nn.Module, head: Words) -> list[Group]:

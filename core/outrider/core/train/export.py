@@ -93,5 +93,5 @@ def copy_text(source: Path, folder: Path) -> None:
         "eos_token": tokenizer.eos_token,
         "add_bos_token": tokenizer.adds_bos,
     }
-    told = {name: value for name, value in settings.items() if value is not None}
-    (folder / "tokenizer_config.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    values = {name: value for name, value in settings.items() if value is not None}
+    (folder / "tokenizer_config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

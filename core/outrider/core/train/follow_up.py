@@ -1,4 +1,4 @@
-"""Going on from a drafter, or from the answers of another run: they are copied, so that nothing hangs on where they came from."""
+"""Training on from a drafter, or from the answers of another run: they are copied, so that nothing depends on their source."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def take(plan: Plan, run: Path) -> None:
 
 
 def _other(order: TrainOrder) -> Plan:
-    found = plans.read(Path(order.answers_of or ""))
-    if found is None:
+    plan = plans.read(Path(order.answers_of or ""))
+    if plan is None:
         raise UsageError(f"There is no run in {order.answers_of}.", "`outrider train runs` lists them.")
-    return found
+    return plan

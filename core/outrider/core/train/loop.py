@@ -97,7 +97,7 @@ class Loop:
 
     def run(
         self,
-        tell: Callable[[int, Mapping[str, float]], None],
+        report: Callable[[int, Mapping[str, float]], None],
         cancelled: Callable[[], bool],
         looks: Callable[[int], Mapping[str, float]] | None = None,
     ) -> None:
@@ -118,7 +118,7 @@ class Loop:
                 more = looks(self.step) if looks is not None else {}
                 figures |= more
                 log.write(json.dumps({"step": self.step, **figures}) + "\n")
-                tell(self.step, figures)
+                report(self.step, figures)
                 stop = cancelled()
                 if stop or more or time.monotonic() - saved > SAVED or self.step == self._schedule.steps:
                     log.flush()
@@ -179,16 +179,16 @@ class Loop:
         path = self._folder / LOG
         if not path.exists():
             return
-        kept: list[str] = []
+        lines: list[str] = []
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
                 if json.loads(line)["step"] > self.step:
                     break
             except (ValueError, KeyError, TypeError):  # half a line
                 break
-            kept.append(line + "\n")
+            lines.append(line + "\n")
         unready = path.with_name(f"{LOG}.part")
-        unready.write_text("".join(kept), encoding="utf-8")
+        unready.write_text("".join(lines), encoding="utf-8")
         os.replace(unready, path)
 
 

@@ -14,8 +14,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from outrider.core.drafting.active import ActiveDrafter
 from outrider.core.drafting.contract import Committed, Context, Stream
-from outrider.core.drafting.registry import ActiveDrafter
 from outrider.core.library.drafter_card import Near
 from outrider.core.model.model import MAX_DRAFT_ROWS, TargetModel
 from outrider.core.sampling.accept import NO_DRAFT
@@ -67,7 +67,7 @@ class Acceptance(msgspec.Struct):
             self.right[level] += level < accepted
 
 
-def ride(
+def measure_acceptance(
     drafter: ActiveDrafter,
     teacher: Teacher,
     texts: Sequence[Kept],
@@ -75,9 +75,9 @@ def ride(
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Acceptance:
     """Draft up to `nodes` tokens at every place that a round would begin at in `texts`."""
-    made, target = Acceptance(), teacher.target
+    acceptance, target = Acceptance(), teacher.target
     live = bool(drafter.needs.early or drafter.needs.kv)
-    with target.standing(target.decoder.new_cache(teacher.longest + MAX_DRAFT_ROWS)) if live else nullcontext():
+    with target.using(target.decoder.new_cache(teacher.longest + MAX_DRAFT_ROWS)) if live else nullcontext():
         for text in texts:
             if cancelled():
                 break
@@ -85,9 +85,9 @@ def ride(
             drafter.reset()
             if live:
                 target.rewind(0)
-            _along(drafter, text, states, (nodes, teacher.info.vocab, target if live else None), made)
+            _along(drafter, text, states, (nodes, teacher.info.vocab, target if live else None), acceptance)
     drafter.reset()
-    return made
+    return acceptance
 
 
 def _along(
@@ -95,7 +95,7 @@ def _along(
     text: Kept,
     states: Tensor | None,
     bounds: tuple[int, int, TargetModel | None],
-    made: Acceptance,
+    acceptance: Acceptance,
 ) -> None:
     ids, root = text.ids, text.first
     nodes, vocab, target = bounds
@@ -113,14 +113,14 @@ def _along(
             if node < 0:
                 break
             path.append(node)
-        made.count(draft.depth, len(path), root + 1)
+        acceptance.count(draft.depth, len(path), root + 1)
         end = root + len(path) + 2
         drafter.advance(_step(ids, root + 1, end, path, states))
         root = end - 1
 
 
 def _step(ids: Sequence[int], start: int, end: int, path: Sequence[int], states: Tensor | None) -> Committed:
-    """Tokens `start` to `end`, each with the state that produced it: the one behind the token before."""
+    """Tokens `start` to `end`, each with the state that produced it: the one behind the previous token."""
     hidden = None if states is None else states[max(0, start - 1) : end - 1]
     return Committed(start, torch.tensor(list(ids[start:end])), torch.tensor(list(path), dtype=torch.int64), hidden)
 

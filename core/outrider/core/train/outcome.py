@@ -18,7 +18,7 @@ from outrider.core.library.drafter_card import Card, Measured
 
 from .plan import Plan
 
-RIVALS = ("trained", "beside", "shipped")  # places from where a drafter rides by itself
+RIVALS = ("trained", "beside", "shipped")  # places from where a drafter is used by itself
 
 
 class Trained(msgspec.Struct, kw_only=True):
@@ -84,21 +84,21 @@ def command(plan: Plan) -> str:
 
 
 def settle(
-    folder: Path, info: ModelInfo, made: Card, ride: Callable[[Path], Measured | None]
+    folder: Path, info: ModelInfo, card: Card, measure: Callable[[Path], Measured | None]
 ) -> tuple[Path | None, str, Measured | None]:
     """Put the drafter in `folder` where the model finds it, unless one that is found already is better on the same texts.
 
-    `ride` measures a drafter. Returns its place, None if it was not put there; the place of the one that it was compared with,
+    `measure` measures a drafter. Returns its place, None if it was not put there; the place of the one that it was compared with,
     and how good that is.
     """
     path = Path(info.path)
     rows = discovery.near(info)
-    rival = next((row for row in rows if row.name == made.method and row.where in RIVALS and row.weights), None)
-    theirs = ride(Path(rival.weights)) if rival is not None and rival.weights else None
+    rival = next((row for row in rows if row.name == card.method and row.where in RIVALS and row.weights), None)
+    theirs = measure(Path(rival.weights)) if rival is not None and rival.weights else None
     known = (rival.weights or "") if rival is not None else ""
-    if theirs is not None and (made.measured is None or theirs.tokens_per_pass > made.measured.tokens_per_pass):
+    if theirs is not None and (card.measured is None or theirs.tokens_per_pass > card.measured.tokens_per_pass):
         return None, known, theirs
-    place = drafter_card.place(path, made.method, made.target)
+    place = drafter_card.place(path, card.method, card.target)
     put(folder, place)
     return place, known, theirs
 

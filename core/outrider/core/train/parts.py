@@ -1,4 +1,4 @@
-"""What small trained networks are built of: norms, rotation, attention over texts that lie one after another.
+"""What small trained networks are built of: norms, rotation, attention over texts that are one after another.
 
 Modules are named as published containers name their tensors, so that `state_dict` is nearly the file.
 
@@ -110,8 +110,8 @@ def rotated(x: Tensor, turn: Turn) -> Tensor:
 def attended(q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Tensor | None = None) -> Tensor:
     """Queries [R, H, h] over keys and values [C, H, h]: [R, H, h]. `seen` [R, C]; None: row r sees the rows up to its own."""
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    made = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None, scale=scale)
-    return made[0].transpose(0, 1)
+    output = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None, scale=scale)
+    return output[0].transpose(0, 1)
 
 
 def soft_loss(logits: Tensor, wanted: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ OVERHEAD = 0.9  # of a budget that is planned with
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """All that a run hangs on. `schedule` is settled when the data is there."""
+    """All that a run depends on. `schedule` is settled when the data is there."""
 
     version: int = VERSION
     order: TrainOrder

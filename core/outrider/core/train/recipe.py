@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Text(NamedTuple):
-    """Where one text of a batch lies: rows `start` to `end`; `answer` is the first one that the target wrote."""
+    """Where one text of a batch is: rows `start` to `end`; `answer` is the first one that the target wrote."""
 
     start: int
     answer: int
@@ -48,7 +48,7 @@ class Batch:
     states: Tensor  # [N, P, d] in the order of `Trainee.states`, in the target's dtype
     texts: tuple[Text, ...]
     labels: Labels | None = None  # of `rows()`, where the trainee makes some and they are kept
-    done: float = 0.0  # share of the run's steps that lie behind
+    done: float = 0.0  # share of the run's steps that are behind
 
     def rows(self, ahead: int = 1, behind: int = 0) -> Iterator[range]:
         """For each text the rows from which the token `ahead` rows further is one of the answer, the last `behind` left out."""

@@ -70,7 +70,7 @@ def check_disk(folder: Path, tokens: int, teacher: Teacher, size: Size, *, cache
     return needed
 
 
-def told(memory_bytes: int, disk_bytes: int) -> str:
+def needs_text(memory_bytes: int, disk_bytes: int) -> str:
     """What a run takes, in a sentence."""
     return f"It takes {_gb(memory_bytes)} GB of memory beside the model, and at most {_gb(disk_bytes)} GB of disk while it runs."
 

@@ -43,7 +43,7 @@ from . import plan as plans
 from .answers import TURNS, Answers, Hooks, Kept, Manner, answer, cut, read_texts, turns
 from .follow_up import DATA, PROMPTS
 from .loop import Loop, Schedule, there
-from .offline_acceptance import Acceptance, ride
+from .offline_acceptance import Acceptance, measure_acceptance
 from .outcome import Trained
 from .plan import Plan, Speeds
 from .recipe import Changing, Trainee
@@ -85,7 +85,7 @@ def run(engine: Engine, request: Train, say: Say, cancelled: Callable[[], bool])
                 return msgspec.to_builtins(course.run())
     except BaseException as error:
         begun = DATA if isinstance(error, UsageError) else plans.FILE  # with other options the plan is another one too
-        if fresh and not (course.folder / begun).exists():  # there is nothing that --resume could go on with
+        if fresh and not (course.folder / begun).exists():  # there is nothing that --resume could continue with
             shutil.rmtree(course.folder, ignore_errors=True)
         raise
 
@@ -124,7 +124,7 @@ class Course:
             )
         self._known = known
         self.order: TrainOrder = known.order if known is not None else asked
-        self._cache = asked.cache and self.order.cache  # what is learnt does not hang on it
+        self._cache = asked.cache and self.order.cache  # what is learnt does not depend on it
         self.recipe = recipe_of(self.order.method)
         self.settings = settings_of(self.recipe, self.order)
         self._texts = self._read_texts()
@@ -156,7 +156,7 @@ class Course:
                 self._fit(plan, model, teacher, answers)
         if begins:
             disk = resources.check_disk(self.folder, self._expected(plan), teacher, size, cache=self._cache)
-            self._say(Notice(resources.told(needed, disk), self._request.id, "info"))
+            self._say(Notice(resources.needs_text(needed, disk), self._request.id, "info"))
         self._gather(model, plan, answers)
         texts = plan.taken(answers.texts())
         held, taught = parted(texts)
@@ -212,9 +212,9 @@ class Course:
             self._check_same(known)
         choice = known.model if known is not None else asked
         model = self._engine.load(choice, self._request.id, self._say, self._cancelled)
-        if model.talk.target.exact:
+        if model.cache.target.exact:
             raise UsageError("Exact mode is not for training.", "Leave --exact out.")
-        return model, Teacher(model.talk.target, self.order.longest)
+        return model, Teacher(model.cache.target, self.order.longest)
 
     def _check_same(self, known: Plan) -> None:
         """Raises UsageError if model or prompts are not those that the run was begun with."""
@@ -243,10 +243,10 @@ class Course:
             longest=teacher.longest,
             seed=order.seed,
         )
-        made = Plan(
+        plan = Plan(
             order=order,
             model=model.choice,
-            target=drafter_card.fingerprint(Path(model.talk.target.info.path)),
+            target=drafter_card.fingerprint(Path(model.cache.target.info.path)),
             source=plans.of_prompts(prompts) if self._texts is None else plans.of_texts(self._texts),
             prompts=min(len(prompts), order.answers or len(prompts)),
             epochs=order.epochs or plans.EPOCHS,
@@ -257,9 +257,9 @@ class Course:
         )
         (self.folder / PROMPTS).write_bytes(msgspec.json.encode(prompts))
         follow_up.keep(order, self.folder)
-        follow_up.take(made, self.folder)
-        plans.write(self.folder, made)
-        return made
+        follow_up.take(plan, self.folder)
+        plans.write(self.folder, plan)
+        return plan
 
     def _expected(self, plan: Plan) -> int:
         """Tokens of all texts, at most."""
@@ -318,7 +318,7 @@ class Course:
         read = sum(map(learnt, some)) / max(1e-3, time.monotonic() - at)
         seconds, tokens = Loop(trainee, states, Schedule(steps=3, tokens=step, seed=1), place).timed()
         at = time.monotonic()
-        self._ridden(trainee, teacher, texts[:1], place / "drafter")
+        self._measure(trainee, teacher, texts[:1], place / "drafter")
         ride_s = max(1e-3, time.monotonic() - at)
         shutil.rmtree(place)
         steps = tokens / max(1e-3, seconds)
@@ -355,18 +355,18 @@ class Course:
         steps = plan.schedule.steps
         every = max(1, steps // LOOKS)
 
-        def tell(step: int, figures: Mapping[str, float]) -> None:
+        def report(step: int, figures: Mapping[str, float]) -> None:
             self._tell("training", step, steps, "steps", "", dict(figures))
 
         def looks(step: int) -> Mapping[str, float]:
             if step % every or step == steps:
                 return {}
-            found = self._ridden(loop.trainee, teacher, held[: plan.looked], self.folder / "drafter.part")
+            found = self._measure(loop.trainee, teacher, held[: plan.looked], self.folder / "drafter.part")
             shutil.rmtree(self.folder / "drafter.part", ignore_errors=True)
             return {} if found is None else {"tokens_per_pass": found.tokens_per_pass}
 
         with self._timed("training"):
-            loop.run(tell, self._cancelled, looks)
+            loop.run(report, self._cancelled, looks)
 
     def _finished(
         self, model: Model, teacher: Teacher, plan: Plan, loop: Loop, texts: tuple[Sequence[Kept], Sequence[Kept]]
@@ -380,7 +380,7 @@ class Course:
         with self._timed("measuring"):
             self._tell("measuring", 0, 0, "", f"on {len(held)} texts that it has not seen")
             shutil.rmtree(folder, ignore_errors=True)
-            measured = self._ridden(loop.trainee, teacher, held, folder)
+            measured = self._measure(loop.trainee, teacher, held, folder)
             begun = self.folder / follow_up.FOLDER
             before = self._acceptance(teacher, held, begun) if self.order.continue_from is not None else None
             hours = sum(self._seconds().values()) / 3600
@@ -419,7 +419,7 @@ class Course:
             self._say(Notice(f"The drafter in {folder} could not be compared: {error.message}", self._request.id))
             return None
 
-    def _ridden(self, trainee: Trainee, teacher: Teacher, texts: Sequence[Kept], folder: Path) -> Measured | None:
+    def _measure(self, trainee: Trainee, teacher: Teacher, texts: Sequence[Kept], folder: Path) -> Measured | None:
         """Acceptance of what the files in `folder` hold, written anew and read back as any drafter is."""
         trainee.save(folder, whole=False)
         if isinstance(trainee, Changing) and trainee.joint:
@@ -427,13 +427,13 @@ class Course:
         return self._acceptance(teacher, texts, folder)
 
     def _acceptance(self, teacher: Teacher, texts: Sequence[Kept], folder: Path) -> Measured | None:
-        rider = registry.load(self.order.method, teacher.target, {"weights": str(folder)}, _raise)
+        drafter = registry.load(self.order.method, teacher.target, {"weights": str(folder)}, _raise)
         try:
-            found: Acceptance = ride(rider, teacher, texts, DRAFT, self._cancelled)
+            acceptance: Acceptance = measure_acceptance(drafter, teacher, texts, DRAFT, self._cancelled)
         finally:
-            rider.close()
-        depths = [round(share, 4) for share in found.by_depth]
-        return Measured(len(texts), round(found.per_pass, 4), depths, found.by_context)
+            drafter.close()
+        depths = [round(share, 4) for share in acceptance.by_depth]
+        return Measured(len(texts), round(acceptance.per_pass, 4), depths, acceptance.by_context)
 
     # ------------------------------------------------------------------ pieces
 

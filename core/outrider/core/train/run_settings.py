@@ -26,7 +26,7 @@ HEAVY = 4  # how much more a token of an answer counts among words than one of a
 
 def recipe_of(method: str) -> Recipe:
     """How the drafters of a method are trained. Raises UsageError naming those that can be."""
-    recipe = registry.told(registry.named(method), "recipe")
+    recipe = registry.extra(registry.named(method), "recipe")
     if recipe is None:
         names = list[str]()
         for one in registry.entries():

@@ -83,7 +83,7 @@ def sample(
     """
     together = Batched(model)
     caches = [model.new_cache(len(prompt) + most + MAX_DRAFT_ROWS) for prompt in prompts]
-    made: list[list[int]] = [[] for _ in prompts]
+    samples: list[list[int]] = [[] for _ in prompts]
     for prompt, cache in zip(prompts, caches, strict=True):
         if len(prompt) > 1:
             model.run(torch.tensor(prompt[:-1], device=model.device), cache, last=True)
@@ -95,8 +95,8 @@ def sample(
             caches[number].commit(caches[number].length + 1)
             law = result.logits[0].double().softmax(-1).cpu()  # [V]
             newest[number] = int(torch.multinomial(law, 1, generator=luck))
-            made[number].append(newest[number])
+            samples[number].append(newest[number])
         live = [number for number in live if newest[number] not in ends]
         if not live:
             break
-    return made
+    return samples

@@ -55,19 +55,19 @@ class _Shelf:
         return self._told.exists() and self._told.read_bytes() == self._head and self._file.exists()
 
     def rows(self) -> Tensor:
-        """All rows, as they lie on disk."""
+        """All rows, as they are on disk."""
         return torch.from_file(str(self._file), shared=True, size=_size(self._shape), dtype=self._dtype).view(
             self._shape
         )
 
-    def fill(self, parts: Iterator[Tensor], starts: Sequence[int], tell: Callable[[int], None]) -> None:
+    def fill(self, parts: Iterator[Tensor], starts: Sequence[int], report: Callable[[int], None]) -> None:
         """Compute them, part after part. Raises ModelError if there is no room."""
         self._told.unlink(missing_ok=True)
         self._room()
         rows = self.rows()
         for number, part in enumerate(parts):
             rows[starts[number] : starts[number + 1]] = part.cpu()
-            tell(number)
+            report(number)
         del rows
         self._told.write_bytes(self._head)
 
@@ -86,7 +86,7 @@ class _Shelf:
 class States:
     """Batches of texts with the target's states. `file`: where they are kept, None: nowhere.
 
-    `labeller`: what else is wanted of each text; that lies beside the states, in `labels.bin`.
+    `labeller`: what else is wanted of each text; that is beside the states, in `labels.bin`.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class States:
         self._rows: Tensor | None = None  # [N, P, d]
         self._labels: Tensor | None = None  # [R, 2 k] int32, the second half the bits of fp32
 
-    def prepare(self, of: str, tell: Callable[[int, int], None], cancelled: Callable[[], bool]) -> None:
+    def prepare(self, of: str, report: Callable[[int, int], None], cancelled: Callable[[], bool]) -> None:
         """Read all texts, unless that is done; `of` names the data. Raises Cancelled, ModelError if the disk is full."""
         if self._file is None:
             return
         total, dtype = self._starts[-1], _stored(self._teacher)
 
         def done(number: int) -> None:
-            tell(self._starts[number + 1], total)
+            report(self._starts[number + 1], total)
 
         if self.states:
             shape = (total, len(self.states), self._teacher.info.width)
@@ -167,8 +167,8 @@ class States:
 
     def _packed(self, text: Kept) -> Tensor:
         assert self._labeller is not None
-        found = self._labeller.label(text)
-        return torch.cat((found.ids.int(), found.logs.float().contiguous().view(torch.int32)), -1)
+        labels = self._labeller.label(text)
+        return torch.cat((labels.ids.int(), labels.logs.float().contiguous().view(torch.int32)), -1)
 
 
 def _asked(text: Kept) -> int:
@@ -177,7 +177,7 @@ def _asked(text: Kept) -> int:
 
 
 def _stored(teacher: Teacher) -> torch.dtype:
-    """In 16 bits, unless the target computes in more: what is learnt should not hang on how it was kept."""
+    """In 16 bits, unless the target computes in more: what is learnt should not depend on how it was kept."""
     return teacher.dtype if teacher.dtype.itemsize <= 4 else torch.float32
 
 

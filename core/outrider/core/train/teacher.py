@@ -58,10 +58,10 @@ class Teacher:
         if self._cache is None:
             self._cache = self.target.decoder.new_cache(self.longest + MAX_DRAFT_ROWS)
         self._cache.rewind(0)
-        with self.target.standing(self._cache):
-            made = self.target.forward(torch.tensor(list(ids)), last=True, states=tuple(states))
-        assert made.hidden is not None
-        return made.hidden.clone()
+        with self.target.using(self._cache):
+            hidden = self.target.forward(torch.tensor(list(ids)), last=True, states=tuple(states))
+        assert hidden.hidden is not None
+        return hidden.hidden.clone()
 
     @torch.no_grad()
     def embedding(self) -> Tensor:

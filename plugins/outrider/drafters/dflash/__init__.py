@@ -101,12 +101,12 @@ def _plan(files: DraftFiles, model: ModelInfo, options: Mapping[str, object]) ->
     from outrider.core.base.errors import ModelError
 
     from . import format
-    from .readings import told
+    from .readings import reading_of
 
     other = format.recognised(files.holds)
     if other is not None:
         raise ModelError(f"{files.name} is {other}.", "Give the weights of a DFlash drafter.")
-    plan = format.read_plan(files, told(options))
+    plan = format.read_plan(files, reading_of(options))
     problem = format.misfit(plan, model)
     if problem is not None:
         raise ModelError(f"{problem}.", "Give a drafter that was made for this model.")

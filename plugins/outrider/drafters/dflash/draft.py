@@ -33,7 +33,7 @@ class Options:
 
 
 class Slots:
-    """What one block gave: slot states [n, d] behind the last norm, logits [n, Vd], and how they go on from a token."""
+    """What one block gave: slot states [n, d] after the last norm, logits [n, Vd], and how they go on from a token."""
 
     def __init__(self, hidden: Tensor, logits: Tensor, follow: Follow | None) -> None:
         self.hidden, self.logits, self.linked = hidden, logits, follow is not None
@@ -91,18 +91,18 @@ class DFlashDrafter:
             return None
         if tree:
             return self._tree(slots, context)
-        if slots.linked or context.probs or self._tells:
+        if slots.linked or context.probs or self._uses_confidence:
             return self._chain(slots, context)
-        held = certainty(slots.logits) if self._weighs else None
-        return Draft(context.sample(self._in_target_ids(slots.logits), position, []), confidence=held)
+        confidence = certainty(slots.logits) if self._weighs else None
+        return Draft(context.sample(self._in_target_ids(slots.logits), position, []), confidence=confidence)
 
     @torch.inference_mode()
     def propose_device(self, context: DeviceContext) -> Draft | None:
         """A chain, as `propose`."""
         drafts, network = min(self._parts.network.plan.drafts, context.nodes), self._parts.network
         rows, work = self._block(drafts) + 1, partial(self._ahead, context.choose, drafts)
-        made = self._state.draft_ahead(context, drafts, work, rows=rows, masked=network.loose)
-        return None if made is None else Draft(made)
+        result = self._state.draft_ahead(context, drafts, work, rows=rows, masked=network.loose)
+        return None if result is None else Draft(result)
 
     def _ahead(self, choose: Choose, drafts: int, _: None, scratch: Scratch, window: Window) -> Tensor:
         """The tokens [n] of a chain; it ends before the first one that is not sure enough."""
@@ -113,14 +113,14 @@ class DFlashDrafter:
             return choose(self._in_target_ids(logits), torch.arange(drafts, device=root.device))
         slots = Slots(hidden, logits, parts.follower and parts.follower.follow(hidden, logits))
         path, more = [root], torch.ones_like(root, dtype=torch.bool)
-        told = list[Tensor]()
+        confidences = list[Tensor]()
         for slot in range(drafts):
             previous = path[-1].clamp(min=0)
             if parts.confidence is not None and least:
                 more = more & (parts.confidence(hidden[slot], previous) >= least)
             path.append(choose(self._in_target_ids(slots.follow(slot, previous)[None]), slot))
-            told.append(torch.where(more, path[-1], UNSURE))
-        return torch.cat(told)
+            confidences.append(torch.where(more, path[-1], UNSURE))
+        return torch.cat(confidences)
 
     def slots(self, root: int, drafts: int) -> Slots:
         """One pass over the anchor and mask tokens, and what it says of the first `drafts` drafting slots.
@@ -136,7 +136,7 @@ class DFlashDrafter:
         return Slots(hidden, logits, follower and follower.follow(hidden, logits))
 
     def _pass(self, drafts: int, scratch: Scratch, root: Tensor) -> tuple[Tensor, Tensor]:
-        """States [n, d] and logits [n, Vd] of the first `drafts` drafting slots behind the root [1]."""
+        """States [n, d] and logits [n, Vd] of the first `drafts` drafting slots after the root [1]."""
         network, head = self._parts.network, self._parts.head or self._target.head
         first = int(not network.plan.from_anchor)
         ids = torch.full((self._block(drafts) + first,), network.plan.mask, device=self._target.device)
@@ -162,7 +162,7 @@ class DFlashDrafter:
         return not self._state.captured
 
     @property
-    def _tells(self) -> bool:
+    def _uses_confidence(self) -> bool:
         """Whether the confidence head is asked."""
         return self._parts.confidence is not None and (self._weighs or self._options.confidence > 0)
 
@@ -174,7 +174,7 @@ class DFlashDrafter:
         )  # the block is there: no stop saves it
         for slot in range(count):
             previous = torch.tensor(picks.path[-1:] or context.tokens[-1:], device=slots.logits.device)
-            sure = self.sure(slots, slot, previous) if self._tells else None
+            sure = self.sure(slots, slot, previous) if self._uses_confidence else None
             if sure is not None and sure < self._options.confidence:
                 break
             own = slots.follow(slot, previous)
@@ -188,7 +188,7 @@ class DFlashDrafter:
         return float(self._parts.confidence(slots.hidden[slot], previous))
 
     def _tree(self, slots: Slots, context: Context) -> Draft | None:
-        """The best prefixes; where slots hang on the token before, each node has laws of its own.
+        """The best prefixes; where slots depend on the previous token, each node has laws of its own.
 
         Where they do not, the token that the target's noise draws by a slot's law stands for its best one, as it does in a chain.
         """

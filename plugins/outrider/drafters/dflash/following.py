@@ -33,7 +33,7 @@ class Markov(nn.Module):
 
 
 class Confidence(nn.Module):
-    """The chance that the token of a slot stays, from the slot and the token before; even at first."""
+    """The chance that the token of a slot stays, from the slot and the previous token; even at first."""
 
     def __init__(self, columns: int) -> None:
         super().__init__()

@@ -48,7 +48,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Whom a slot sees: slots behind it unless `causal`; of the context all, or `window` positions."""
+    """Whom a slot sees: slots after it unless `causal`; of the context all, or `window` positions."""
 
     causal: bool
     window: int = 0
@@ -139,13 +139,13 @@ class _Read:
         self.nested = config.table("dflash_config")
         self.config = config
 
-    def told(self, key: str) -> DraftConfig:
+    def section_of(self, key: str) -> DraftConfig:
         """Where a setting is: in `dflash_config` or at the top; files differ in which."""
         return self.nested if self.nested.has(key) else self.config
 
     def needed(self, key: str, place: DraftConfig | None = None) -> DraftConfig:
         """The same for a setting that has no default; one that is nowhere counts as null."""
-        place = place or self.told(key)
+        place = place or self.section_of(key)
         return place if place.has(key) else place.given(**{key: None})
 
     def flag(self, *places: tuple[DraftConfig, str]) -> bool | None:
@@ -181,17 +181,17 @@ class _Read:
             block=block,
             mask=self.needed("mask_token_id").integer("mask_token_id", 0),
             from_anchor=self._from_anchor(),
-            embed_scale=self.told("input_embedding_scale").factor("input_embedding_scale", 1.0),
+            embed_scale=self.section_of("input_embedding_scale").factor("input_embedding_scale", 1.0),
             reduced=reduced,
             tied=reduced > 0 and self._tied,
-            logit_scale=self.told("output_multiplier").factor("output_multiplier", 1.0),
-            logit_cap=self.told("final_logit_softcapping").optional_factor("final_logit_softcapping"),
+            logit_scale=self.section_of("output_multiplier").factor("output_multiplier", 1.0),
+            logit_cap=self.section_of("final_logit_softcapping").optional_factor("final_logit_softcapping"),
             markov=markov[-1] if markov else 0,
             sure=(self.first(*SURE) or (0,))[-1],
             taps=(self.first("layers.0.attention_conv.base_kernel") or (0, 0))[1],
-            group=self.told("conv_group_size").integer("conv_group_size", default=16),
+            group=self.section_of("conv_group_size").integer("conv_group_size", default=16),
             selector=selector[-1] if selector else 0,
-            candidates=self.told("selector_top_k").integer("selector_top_k", high=1 << 62, default=16),
+            candidates=self.section_of("selector_top_k").integer("selector_top_k", high=1 << 62, default=16),
             target_layers=self._target_layers(),
             vocab=vocab if vocab is not None else (markov or selector or (None,))[0],
         )
@@ -206,7 +206,7 @@ class _Read:
         return sizes[0] if sizes else self.needed(key).integer(key, least, default=8 if self.speculators else None)
 
     def _target_layers(self) -> int | None:
-        place = self.told("num_target_layers")
+        place = self.section_of("num_target_layers")
         return place.integer("num_target_layers") if place.has("num_target_layers") else None
 
     def _states(self, width: int) -> tuple[int, ...]:
@@ -214,39 +214,39 @@ class _Read:
         shape = self.first(*(pair[0] for pair in FUSED))
         count = shape[-1] // width if len(shape) == 2 and shape[-1] % width == 0 else 0
         key, step = ("aux_hidden_state_layer_ids", 0) if self.speculators else ("target_layer_ids", 1)
-        ids = self.told(key).layer_numbers(key, -step) if self.told(key).has(key) else None
+        ids = self.section_of(key).layer_numbers(key, -step) if self.section_of(key).has(key) else None
         if ids is None and not self.speculators and count:
-            ids = _default_ids(self.told("num_target_layers").layer_number("num_target_layers"), count)
+            ids = _default_ids(self.section_of("num_target_layers").layer_number("num_target_layers"), count)
         if ids is None or len(ids) != count:
             raise self.wrong(f"fc takes {count} target states, {key} names {ids!r}")
         return tuple(each + step for each in ids)
 
     def _from_anchor(self) -> bool:
-        key, told = "sample_from_anchor", self.reading.sample_from_anchor
-        told = self.flag((self.nested, key), (self.config, key)) if told is None else told
-        if told is not None:
-            return told
-        dspark = self.speculators == "dspark" or self.told("projector_type").is_word("projector_type", "dspark")
+        key, value = "sample_from_anchor", self.reading.sample_from_anchor
+        value = self.flag((self.nested, key), (self.config, key)) if value is None else value
+        if value is not None:
+            return value
+        dspark = self.speculators == "dspark" or self.section_of("projector_type").is_word("projector_type", "dspark")
         return dspark or bool(self.first(*W1)) or (not self.speculators and self.config.has("markov_rank"))
 
     def _sights(self) -> tuple[Sight, ...]:
         count = self.layers.layer_number("num_hidden_layers")
-        native, slides = FUSED[1][0] in self.shapes, self.told("use_swa").flag("use_swa")
+        native, slides = FUSED[1][0] in self.shapes, self.section_of("use_swa").flag("use_swa")
         everywhere = slides or (native and not self.layers.has("layer_types"))
         kinds = ["sliding_attention"] * count if everywhere else self._kinds(count)
-        told = self.flag((self.config, "is_causal"), (self.nested, "causal"))
-        if told is None and (native or slides or self._open()):
-            told = False
+        causal = self.flag((self.config, "is_causal"), (self.nested, "causal"))
+        if causal is None and (native or slides or self._open()):
+            causal = False
         if self.reading.causal is not None:
-            told = {"sliding": None, "all": True, "none": False}[self.reading.causal]
-        return tuple(self._sight(kind, told) for kind in kinds)
+            causal = {"sliding": None, "all": True, "none": False}[self.reading.causal]
+        return tuple(self._sight(kind, causal) for kind in kinds)
 
     def _sight(self, kind: str, told: bool | None) -> Sight:
         slides = kind == "sliding_attention"
         causal = slides if told is None else told
         if not slides:
             return Sight(causal and (not self.speculators or self.reading.causal == "all"))
-        own = self.told("swa_window_size")
+        own = self.section_of("swa_window_size")
         width = own.integer("swa_window_size", 0, default=0) or self.needed("sliding_window", self.layers).integer(
             "sliding_window"
         )
@@ -254,8 +254,8 @@ class _Read:
 
     def _open(self) -> bool:
         """Whether a speculators file says that sliding layers look ahead; its DFlash2 does by default."""
-        told = self.config.flag("sliding_window_non_causal", self.speculators == "dflash2")
-        return told and bool(self.speculators)
+        value = self.config.flag("sliding_window_non_causal", self.speculators == "dflash2")
+        return value and bool(self.speculators)
 
     def _kinds(self, count: int) -> list[str]:
         if self.layers.has("layer_types"):
@@ -317,13 +317,13 @@ class _Read:
         kind = (self.config if self.config.has("markov_head_type") else self.nested).word(
             "markov_head_type", default="vanilla"
         )
-        odd = [key for key in UNREAD if self.told(key).holds(key)]
+        odd = [key for key in UNREAD if self.section_of(key).holds(key)]
         if odd:
             raise self.wrong(f"it is a kind of DFlash that is not read ({', '.join(odd)})")
         if plan.markov and kind != "vanilla":
             raise self.wrong(f"its Markov head is of the kind {kind!r}, which is not read")
         for key, found in (("markov_rank", plan.markov), ("conv_kernel_size", plan.taps)):
-            told = self.told(key).integer(key, 0, default=found)
+            told = self.section_of(key).integer(key, 0, default=found)
             if found and told != found:
                 raise self.wrong(f"the config gives a {key} of {told}, the tensors have {found}")
         if plan.selector and plan.reduced:

@@ -37,7 +37,7 @@ class Confidence:
 
     weight: Tensor  # [d] or [d + r]
     bias: Tensor | None  # [1]
-    before: Part | None  # [V, r], where it looks at the token before
+    before: Part | None  # [V, r], where it looks at the previous token
 
     def logit(self, hidden: Tensor, previous: Tensor) -> Tensor:
         """For the slot state [d] and the id before it [1]: [1]."""

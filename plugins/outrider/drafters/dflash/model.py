@@ -84,7 +84,7 @@ class Network:
         self.layers.keep(self.fuse_norm(self.fuse(states.flatten(1))), where, memory)
 
     def block(self, x: Tensor, scratch: Scratch, memory: Rows) -> Tensor:
-        """Slots [B, d], embedded, behind the context rows -> their states [B, d] behind the last norm."""
+        """Slots [B, d], embedded, behind the context rows -> their states [B, d] after the last norm."""
         places = {sight: _place(sight, scratch, x.shape[0]) for sight in self.plan.sights}
         layouts = [places[sight] for sight in self.plan.sights]
         return self.norm(self.layers(x, layouts[0] if len(places) == 1 else layouts, memory))

@@ -34,7 +34,7 @@ def readings(files: DraftFiles) -> list[Mapping[str, object]]:
     return [dict(zip(ways, chosen, strict=True)) for chosen in product(*ways.values())]
 
 
-def told(options: Mapping[str, object]) -> Reading:
+def reading_of(options: Mapping[str, object]) -> Reading:
     """The reading that options name. Raises UsageError for a value that is none."""
     chosen = {name: options[name] for name in WAYS if options.get(name) is not None}
     for name, value in chosen.items():

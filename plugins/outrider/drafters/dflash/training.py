@@ -1,6 +1,6 @@
 """Training a DFlash draft (arXiv 2602.06036): blocks at random anchors, all of a text in one pass.
 
-A block is an anchor and masks behind it. Its slots see each other and the context before the anchor, of which every layer takes
+A block is an anchor and masks after it. Its slots see each other and the context before the anchor, of which every layer takes
 keys and values from the target's fused states. Slot j is asked for the token j places behind the anchor, or one more where the
 anchor's slot drafts too. Loss: cross-entropy against the target's likeliest words, weighted by exp(-k / gamma) for
 token k of a draft, from 0; as a DSpark draft with what `following` adds.
@@ -146,7 +146,7 @@ class DFlashTrainee(nn.Module):
         return Asked((each * weights).sum(), wanted.right(logits))
 
     def slots(self, batch: Batch, text: Text, anchors: Tensor) -> Tensor:
-        """States [A, B, d] behind the last norm of the blocks at `anchors`."""
+        """States [A, B, d] after the last norm of the blocks at `anchors`."""
         block, dtype = self.settings.block, self.fc.weight.dtype
         rows = torch.arange(text.start, int(anchors.max()))  # context, [C]
         context = self.hidden_norm(self.fc(batch.states[rows, :-1].flatten(1).to(dtype)))  # [C, d]
@@ -181,7 +181,7 @@ class DFlashTrainee(nn.Module):
         return x + layer.mlp(layer.post_attention_layernorm(x))
 
     def _anchors(self, text: Text, luck: torch.Generator) -> Tensor:
-        """Random tokens of an answer, or the one before it, with at least one behind them; in order."""
+        """Random tokens of an answer, or the one before it, with at least one after them; in order."""
         first, end = max(text.answer - 1, text.start + 1), text.end - 1
         count = end - first
         if count <= 0:
@@ -261,7 +261,7 @@ class DFlashTrainee(nn.Module):
             "max_position_embeddings": self._teacher.spec.context,
             "vocab_size": info.vocab,
         }
-        made: dict[str, Any] = {
+        config: dict[str, Any] = {
             "architectures": ["DFlashDraftModel"],
             "speculators_model_type": "dflash",
             "transformer_layer_config": inner,
@@ -276,7 +276,7 @@ class DFlashTrainee(nn.Module):
             "torch_dtype": "bfloat16",
         }
         if self.settings.kind == "dspark":
-            made |= {
+            config |= {
                 "architectures": ["DSparkDraftModel"],
                 "speculators_model_type": "dspark",
                 "markov_rank": self.settings.rank,
@@ -284,7 +284,7 @@ class DFlashTrainee(nn.Module):
                 "enable_confidence_head": True,
                 "confidence_head_with_markov": True,
             }
-        return made | ({"tied_to_target": True} if tied and self.head.reduced else {})
+        return config | ({"tied_to_target": True} if tied and self.head.reduced else {})
 
     def _proposal(self) -> dict[str, Any]:
         """How speculators' container says for which model it drafts how much."""
@@ -294,12 +294,12 @@ class DFlashTrainee(nn.Module):
             "accept_tolerance": 0.0,
             "verifier_accept_k": 1,
         }
-        told = self._teacher.info.config.get("architectures")
+        names = self._teacher.info.config.get("architectures")
         return {
             "algorithm": self.settings.kind,
             "default_proposal_method": "greedy",
             "proposal_methods": [proposal],
-            "verifier": {"name_or_path": None, "architectures": told or []},
+            "verifier": {"name_or_path": None, "architectures": names or []},
         }
 
 
@@ -337,17 +337,17 @@ def _evenly(layers: int, count: int) -> tuple[int, ...]:
 
 def _mixer(teacher: Teacher) -> AttentionSpec:
     """Attention of the draft: heads as the target has them, queries and keys normed, turned in the plain way."""
-    found = next((layer.mixer for layer in teacher.spec.layers if isinstance(layer.mixer, AttentionSpec)), None)
-    if found is None:
+    mixer = next((layer.mixer for layer in teacher.spec.layers if isinstance(layer.mixer, AttentionSpec)), None)
+    if mixer is None:
         raise ModelError(
             f"{teacher.info.name} has no plain attention whose heads a DFlash draft could take.",
             "Train medusa instead.",
         )
-    theta = found.rope.theta if found.rope is not None else 10000.0
-    size = found.head_dim
-    return AttentionSpec(found.heads, found.kv_heads, size, RopeSpec(theta, size), size**-0.5, qk_norm="head")
+    theta = mixer.rope.theta if mixer.rope is not None else 10000.0
+    size = mixer.head_dim
+    return AttentionSpec(mixer.heads, mixer.kv_heads, size, RopeSpec(theta, size), size**-0.5, qk_norm="head")
 
 
 def _inner(teacher: Teacher) -> int:
-    found = [layer.channel.width for layer in teacher.spec.layers if isinstance(layer.channel, DenseSpec)]
-    return found[-1] if found else 3 * teacher.info.width
+    widths = [layer.channel.width for layer in teacher.spec.layers if isinstance(layer.channel, DenseSpec)]
+    return widths[-1] if widths else 3 * teacher.info.width

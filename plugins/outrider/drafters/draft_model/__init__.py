@@ -114,7 +114,7 @@ class ModelDrafter:
         self._state = state
         self._vocab = vocab
         self._bridge = bridge  # None: the ids are the same
-        self._lost = False  # whether the last draft came to nothing because its logits were no numbers
+        self._lost = False  # whether the last draft failed because its logits were no numbers
         self.device = state.ahead and bridge is None and vocab <= state.vocab
 
     def reset(self) -> None:
@@ -139,7 +139,7 @@ class ModelDrafter:
         """A chain of up to `context.nodes` tokens [k], with `probs` [k, V] if they are wanted.
 
         None where its logits are no numbers. Raises ModelError where they are none again after reading everything anew: that
-        will not mend, and costs too much to be tried in every round.
+        will not recover, and costs too much to be tried in every round.
         """
         from outrider.core.drafting import ChainSampler
 

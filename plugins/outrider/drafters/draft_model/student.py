@@ -1,7 +1,7 @@
 """A smaller model made of a larger one: some of its layers, heads and neurons, a narrower stream between them; or a fresh one.
 
-Narrower: the stream is projected on the directions in which embedding and output rows lie. What reads from it is multiplied by
-these, what writes to it by their transpose; norms are multiplied into what reads behind them.
+Narrower: the stream is projected on the directions in which embedding and output rows are. What reads from it is multiplied by
+these, what writes to it by their transpose; norms are multiplied into what reads after them.
 
 Letters: `V` vocabulary, `d` width of the larger model, `n` of the smaller one, `o` outputs.
 """
@@ -60,15 +60,15 @@ def smaller(teacher: Teacher, size: Size, counts: Tensor) -> Student:
     whole = read(Path(teacher.info.path), layers)
     size = _checked(whole.spec, size)
     config = _config(whole, size)
-    made = Decoder(read_spec(config), config)
+    decoder = Decoder(read_spec(config), config)
     basis = None if size.width == whole.spec.width else _basis(whole, counts, size.width)
-    tensors = _ends(whole, made.spec, basis)
+    tensors = _ends(whole, decoder.spec, basis)
     for place, layer in enumerate(whole.model.layers):
         assert isinstance(layer, Layer)
         parts = _Cut(layer, size, basis).tensors()
         tensors |= {f"model.layers.{place}.{name}": part for name, part in parts.items()}
-    made.load_state_dict(made.state_dict() | tensors)
-    return Student(made, layers, basis)
+    decoder.load_state_dict(decoder.state_dict() | tensors)
+    return Student(decoder, layers, basis)
 
 
 def from_config(path: Path, teacher: Teacher, luck: torch.Generator) -> Student:
@@ -80,15 +80,15 @@ def from_config(path: Path, teacher: Teacher, luck: torch.Generator) -> Student:
             f"{path} is of a model with {spec.vocab} tokens, {teacher.info.name} has {teacher.info.vocab}.",
             f"Set its vocab_size to {teacher.info.vocab}.",
         )
-    made = Decoder(spec, config)
-    start(made, luck, len(spec.layers))
+    decoder = Decoder(spec, config)
+    start(decoder, luck, len(spec.layers))
     with torch.no_grad():
-        made.model.embed_tokens.weight.normal_(0, _SPREAD, generator=luck)
+        decoder.model.embed_tokens.weight.normal_(0, _SPREAD, generator=luck)
         if spec.width == teacher.info.width:
-            made.model.embed_tokens.weight.copy_(teacher.embedding() / spec.embed_scale)
+            decoder.model.embed_tokens.weight.copy_(teacher.embedding() / spec.embed_scale)
             if not spec.tied:
-                made.table.copy_(teacher.output() / spec.logit_scale)
-    return Student(made, _spread(teacher.info.layers, len(spec.layers)), None)
+                decoder.table.copy_(teacher.output() / spec.logit_scale)
+    return Student(decoder, _spread(teacher.info.layers, len(spec.layers)), None)
 
 
 def _spread(total: int, count: int) -> tuple[int, ...]:
@@ -134,7 +134,7 @@ def _config(whole: Decoder, size: Size) -> dict[str, Any]:
 
 
 def _basis(teacher: Decoder, counts: Tensor, width: int) -> Tensor:
-    """Directions [d, n] in which most of what is embedded and of what is asked for lies, tokens weighing as they are met."""
+    """Directions [d, n] that hold most of what is embedded and of what is asked for, tokens weighing as they are met."""
     weights = counts.to(teacher.table)[:, None] + 1
     total = torch.zeros(teacher.spec.width, teacher.spec.width, dtype=torch.float64)
     with torch.no_grad():
@@ -147,16 +147,16 @@ def _basis(teacher: Decoder, counts: Tensor, width: int) -> Tensor:
 def _ends(teacher: Decoder, spec: TargetSpec, basis: Tensor | None) -> dict[str, Tensor]:
     """Tables and the final norm of a student of `spec`."""
     table, norm = teacher.model.embed_tokens.weight.detach(), teacher.model.norm
-    made = {"model.embed_tokens.weight": table}
+    tensors = {"model.embed_tokens.weight": table}
     if basis is None:
-        made["model.norm.weight"] = norm.weight.detach()
-        return made if spec.tied else made | {"lm_head.weight": teacher.table.detach()}
-    made["model.embed_tokens.weight"] = table @ basis * (teacher.spec.embed_scale / spec.embed_scale)
+        tensors["model.norm.weight"] = norm.weight.detach()
+        return tensors if spec.tied else tensors | {"lm_head.weight": teacher.table.detach()}
+    tensors["model.embed_tokens.weight"] = table @ basis * (teacher.spec.embed_scale / spec.embed_scale)
     if not spec.tied:
-        return made | {"lm_head.weight": _read_from(teacher.table, norm, basis)}
+        return tensors | {"lm_head.weight": _read_from(teacher.table, norm, basis)}
     grown = _grown(basis) * teacher.spec.embed_scale / spec.embed_scale
     factor = (basis * norm.factor.detach()[:, None] * basis).sum(0) * grown  # as near as a norm of its own comes
-    return made | {"model.norm.weight": factor - 1 if norm.plus_one else factor}
+    return tensors | {"model.norm.weight": factor - 1 if norm.plus_one else factor}
 
 
 def _grown(basis: Tensor) -> float:
@@ -181,23 +181,25 @@ class _Cut:
         names, attention, mlp = self._layer.names, self._layer.self_attn, self._layer.mlp
         heads, inner = self._groups(), self._neurons()
         queries = (heads[:, None] * self._spec.heads // self._spec.kv_heads + self._each()).flatten()
-        made: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, rows in (("q", _rows(queries, self._spec.head_dim)), ("k", _rows(heads, self._spec.head_dim))):
-            made |= self._reading(
+            tensors |= self._reading(
                 f"self_attn.{name}_proj", getattr(attention, f"{name}_proj"), names.before_mixer, rows
             )
         rows = _rows(heads, self._spec.head_dim)
-        made |= self._reading("self_attn.v_proj", attention.v_proj, names.before_mixer, rows)
-        made |= self._writing("self_attn.o_proj", attention.o_proj, _rows(queries, self._spec.head_dim))
+        tensors |= self._reading("self_attn.v_proj", attention.v_proj, names.before_mixer, rows)
+        tensors |= self._writing("self_attn.o_proj", attention.o_proj, _rows(queries, self._spec.head_dim))
         for name in ("gate_proj", "up_proj"):
-            made |= self._reading(f"mlp.{name}", getattr(mlp, name), names.before_channel, inner)
-        made |= self._writing("mlp.down_proj", mlp.down_proj, inner)
+            tensors |= self._reading(f"mlp.{name}", getattr(mlp, name), names.before_channel, inner)
+        tensors |= self._writing("mlp.down_proj", mlp.down_proj, inner)
         norms = {name: getattr(attention, name) for name in ("q_norm", "k_norm")}
-        made |= {f"self_attn.{name}.weight": norm.weight.detach() for name, norm in norms.items() if norm is not None}
+        tensors |= {
+            f"self_attn.{name}.weight": norm.weight.detach() for name, norm in norms.items() if norm is not None
+        }
         if self._basis is None:
             outer = (names.before_mixer, names.after_mixer, names.before_channel, names.after_channel)
-            made |= {f"{name}.weight": self._norm(name).weight.detach() for name in outer if name}
-        return made
+            tensors |= {f"{name}.weight": self._norm(name).weight.detach() for name in outer if name}
+        return tensors
 
     def _norm(self, name: str) -> Norm:
         norm = self._layer.get_submodule(name)
@@ -222,15 +224,17 @@ class _Cut:
 
     def _reading(self, name: str, part: Any, norm: str, rows: Tensor) -> dict[str, Tensor]:
         weight = part.weight.detach()[rows]
-        made = {f"{name}.weight": weight if self._basis is None else _read_from(weight, self._norm(norm), self._basis)}
-        return made if part.bias is None else made | {f"{name}.bias": part.bias.detach()[rows]}
+        tensors = {
+            f"{name}.weight": weight if self._basis is None else _read_from(weight, self._norm(norm), self._basis)
+        }
+        return tensors if part.bias is None else tensors | {f"{name}.bias": part.bias.detach()[rows]}
 
     def _writing(self, name: str, part: Any, columns: Tensor) -> dict[str, Tensor]:
         weight, bias, basis = part.weight.detach()[:, columns], part.bias, self._basis
-        made = {f"{name}.weight": weight if basis is None else basis.t() @ weight}
+        tensors = {f"{name}.weight": weight if basis is None else basis.t() @ weight}
         if bias is None:
-            return made
-        return made | {f"{name}.bias": bias.detach() if basis is None else bias.detach() @ basis}
+            return tensors
+        return tensors | {f"{name}.bias": bias.detach() if basis is None else bias.detach() @ basis}
 
 
 def _best(scores: Tensor, count: int) -> Tensor:

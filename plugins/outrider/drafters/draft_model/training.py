@@ -140,15 +140,15 @@ class DraftTrainee(nn.Module):
 
     def load(self, folder: Path) -> None:
         """As `Continuing`."""
-        found = decoders.read(folder)
-        if found.spec != self.student.spec:
+        decoder = decoders.read(folder)
+        if decoder.spec != self.student.spec:
             raise UsageError(
                 f"{folder} is of another size than this student.", "Give the options that it was made with."
             )
-        self.student.load_state_dict(found.state_dict())
+        self.student.load_state_dict(decoder.state_dict())
 
     def save(self, folder: Path, *, whole: bool) -> None:
-        """As a checkpoint of its family, in bf16, whole in any case; the target that was trained along lies in `target/`."""
+        """As a checkpoint of its family, in bf16, whole in any case; the target that was trained along is in `target/`."""
         path = self._teacher.info.path
         text = Path(path) if path else None
         self.student.save(folder, text)
@@ -278,12 +278,12 @@ def _paired(layers: Sequence[int], count: int) -> list[tuple[int, int]]:
 
 def _projection(student: Student, teacher: Teacher) -> nn.Linear:
     """From the student's stream into the target's; at first where it came from."""
-    made = nn.Linear(student.decoder.spec.width, teacher.info.width, bias=False)
-    nn.init.eye_(made.weight)
+    layer = nn.Linear(student.decoder.spec.width, teacher.info.width, bias=False)
+    nn.init.eye_(layer.weight)
     if student.basis is not None:
         with torch.no_grad():
-            made.weight.copy_(student.basis)
-    return made
+            layer.weight.copy_(student.basis)
+    return layer
 
 
 def _ends(teacher: Teacher) -> set[int]:

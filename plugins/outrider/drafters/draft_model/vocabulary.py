@@ -77,12 +77,12 @@ class Bridge:
 
     def draft_ids(self, tokens: Iterable[int]) -> list[int]:
         """The conversation in the draft model's tokens; bytes that it has no token for are left out."""
-        spelt, found = self._spelt, []
+        spelt, ids = self._spelt, []
         for token in tokens:
             if token not in spelt:
                 spelt[token] = self._spell(token)
-            found += spelt[token]
-        return found
+            ids += spelt[token]
+        return ids
 
     def target_row(self, logits: Tensor) -> Tensor:
         """[Vd] -> [V]: the logits of shared tokens, -inf for all others."""
@@ -96,12 +96,12 @@ class Bridge:
     def _spell(self, token: int) -> list[int]:
         """The longest tokens, from the left, that spell what a target's token stands for."""
         data = self._target.keys[token][1] if token < len(self._target.keys) else b""
-        found, at = [], 0
+        ids, at = [], 0
         while at < len(data):
             size = min(self._longest, len(data) - at)
             while size and data[at : at + size] not in self._pieces:
                 size -= 1
             if size:
-                found.append(self._pieces[data[at : at + size]])
+                ids.append(self._pieces[data[at : at + size]])
             at += size or 1
-        return found
+        return ids

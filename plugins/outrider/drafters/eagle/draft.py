@@ -105,19 +105,19 @@ class EagleDrafter:
         if self._style.branches(context.nodes):
             count = min(context.nodes, NODES)
             rows = (self._style.depth - 1) * self._style.top_k
-            made = self._state.draft_ahead(
+            result = self._state.draft_ahead(
                 context, ("tree", count), partial(self._tree_ahead, context.choose, count), rows=rows
             )
-            return made and Draft(*made)
+            return result and Draft(*result)
         count = min(context.nodes, LONGEST)
-        made = self._state.draft_ahead(context, count, partial(self._chain_ahead, context.choose, count), rows=count)
-        return None if made is None else Draft(made)
+        result = self._state.draft_ahead(context, count, partial(self._chain_ahead, context.choose, count), rows=count)
+        return None if result is None else Draft(result)
 
     def _chain_ahead(
-        self, choose: Choose, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, _: Window
+        self, choose: Choose, count: int, outputs: tuple[Tensor, Tensor], scratch: Scratch, _: Window
     ) -> Tensor:
         """The tokens [count] of a chain."""
-        (logits, back), path = made, list[Tensor]()
+        (logits, back), path = outputs, list[Tensor]()
         while True:
             path.append(choose(self._in_target_ids(logits), len(path)))
             if len(path) == count:
@@ -126,10 +126,10 @@ class EagleDrafter:
             logits, back = self._network.run(self._state.rows, path[-1].clamp(min=0), back, where, slice(0, 1))
 
     def _tree_ahead(
-        self, choose: Choose, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, window: Window
+        self, choose: Choose, count: int, outputs: tuple[Tensor, Tensor], scratch: Scratch, window: Window
     ) -> tuple[Tensor, Tensor]:
         """Tokens and parents [count] of a tree."""
-        logits, back = made
+        logits, back = outputs
         drawn = choose(self._in_target_ids(logits), 0)
         return _likeliest(*self._grow(scratch, window.root, logits, back, drawn), count)[:2]
 

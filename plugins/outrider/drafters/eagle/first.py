@@ -81,9 +81,9 @@ class FirstTrainee(nn.Module):
         if not len(said.rows):
             return {"loss": 0.0}
         noise = torch.rand(z.shape, generator=luck).to(z) * 2 - 1
-        made = self.features(batch, z + noise * self.settings.noise)[said.rows]
-        near = F.smooth_l1_loss(wide(made), wide(z[said.rows + 1]))
-        logits = self.head(made)
+        features = self.features(batch, z + noise * self.settings.noise)[said.rows]
+        near = F.smooth_l1_loss(wide(features), wide(z[said.rows + 1]))
+        logits = self.head(features)
         token = said.loss(logits)
         loss = near + self.settings.token * token
         loss.backward()
@@ -92,13 +92,13 @@ class FirstTrainee(nn.Module):
 
     def features(self, batch: Batch, states: Tensor) -> Tensor:
         """What the draft makes of normed states [N, d]: [N, d], zeros for the last row of each text, behind which no token is."""
-        made = torch.zeros_like(states)
+        features = torch.zeros_like(states)
         for text in batch.texts:
             rows = slice(text.start, text.end - 1)
             embedded = self.embedding[batch.ids[text.start + 1 : text.end]]
             x = self.fc(torch.cat((embedded, states[rows]), -1))
-            made = made.slice_scatter(self.layers[0](x).to(made.dtype), 0, rows.start, rows.stop)
-        return made
+            features = features.slice_scatter(self.layers[0](x).to(features.dtype), 0, rows.start, rows.stop)
+        return features
 
     def load(self, folder: Path) -> None:
         """As `Continuing`."""

@@ -282,7 +282,7 @@ def _told(config: DraftConfig) -> tuple[tuple[int, ...], str]:
         (config, "target_layer_ids", "output"),
         (nested, "eagle_aux_hidden_state_layer_ids", "nested"),
     ):
-        found = place.layer_numbers(key) if place.has(key) else []
-        if found and used:
-            return tuple(found), telling
+        layers = place.layer_numbers(key) if place.has(key) else []
+        if layers and used:
+            return tuple(layers), telling
     return (), ""

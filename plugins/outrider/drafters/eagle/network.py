@@ -1,4 +1,4 @@
-"""The layers of an EAGLE draft, mostly one, and what stands before and behind them.
+"""The layers of an EAGLE draft, mostly one, and what stands before and after them.
 
 Letters: `S` rows, `d` width of the draft, `D` width of the target, `n` states read, `Vd` words of its head, `V` of the target.
 """
@@ -46,7 +46,7 @@ class Paired:
     fc: Part | None  # n D -> d
     each: tuple[Part, ...]  # norms of every state (EAGLE-3.1), or none
     whole: Part | None  # norm of all states side by side
-    final: Callable[[Tensor], Tensor] | None  # the target's norm, where the one state is read behind it
+    final: Callable[[Tensor], Tensor] | None  # the target's norm, where the one state is read after it
     before_embedding: Part | None  # norm
     before_state: Part  # norm
     norm_first: bool  # the residual takes the normed state

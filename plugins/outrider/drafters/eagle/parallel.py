@@ -38,8 +38,8 @@ class Parallel(EagleDrafter):
             return None
         rows, weighs = self._in_target_ids(logits), not self._state.captured  # [n, V]
         if not context.probs:
-            held = certainty(logits) if weighs else None
-            return Draft(context.sample(rows, position, []), confidence=held)
+            confidence = certainty(logits) if weighs else None
+            return Draft(context.sample(rows, position, []), confidence=confidence)
         picks = ChainSampler(
             replace(context, worth_drafting=None), count, weighs=weighs
         )  # all is there: no stop saves it
@@ -53,14 +53,14 @@ class Parallel(EagleDrafter):
         if self._network.mask is None:
             return None
         count = min(context.nodes, LONGEST)
-        made = self._state.draft_ahead(context, count, partial(self._ahead, context.choose, count), rows=count)
-        return None if made is None else Draft(made)
+        result = self._state.draft_ahead(context, count, partial(self._ahead, context.choose, count), rows=count)
+        return None if result is None else Draft(result)
 
     def _ahead(
-        self, choose: Choose, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, window: Window
+        self, choose: Choose, count: int, outputs: tuple[Tensor, Tensor], scratch: Scratch, window: Window
     ) -> Tensor:
         """The tokens [count] of a chain."""
-        logits, mask, root = made[0], self._network.mask, window.root
+        logits, mask, root = outputs[0], self._network.mask, window.root
         if mask is not None and count > 1:
             ids, states = root.new_full((count - 1,), mask.token), mask.state.expand(count - 1, -1)
             behind, _ = self._network.run(self._state.rows, ids, states, scratch.line(count - 1), slice(None))

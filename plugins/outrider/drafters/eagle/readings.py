@@ -1,7 +1,7 @@
 """What the files of an EAGLE draft leave open, so that writers and servers of them differ. Loads no torch.
 
 Layers nested in `eagle_config` count from one end or the other (`format.counts_outputs`). SpecForge writes `norm_output` into
-EAGLE-3.1 files that it trained with the output fed back before the norm, and servers feed it back behind it. An old file of
+EAGLE-3.1 files that it trained with the output fed back before the norm, and servers feed it back after it. An old file of
 speculators does not say whether the residual takes the normed state.
 """
 

@@ -20,22 +20,22 @@ from .format import Container, open_files, read
 
 def mixer_of(teacher: Teacher) -> AttentionSpec:
     """Attention of the draft: heads as the target has them, turned in the plain way."""
-    found = next((layer.mixer for layer in teacher.spec.layers if isinstance(layer.mixer, AttentionSpec)), None)
-    if found is None:
+    mixer = next((layer.mixer for layer in teacher.spec.layers if isinstance(layer.mixer, AttentionSpec)), None)
+    if mixer is None:
         raise ModelError(
             f"{teacher.info.name} has no plain attention whose heads an EAGLE draft could take.",
             "Train medusa instead.",
         )
-    theta = found.rope.theta if found.rope is not None else 10000.0
+    theta = mixer.rope.theta if mixer.rope is not None else 10000.0
     return AttentionSpec(
-        found.heads, found.kv_heads, found.head_dim, RopeSpec(theta, found.head_dim), found.head_dim**-0.5
+        mixer.heads, mixer.kv_heads, mixer.head_dim, RopeSpec(theta, mixer.head_dim), mixer.head_dim**-0.5
     )
 
 
 def inner_of(teacher: Teacher) -> int:
     """Width of the MLP inside: that of the target's own, or three times its width where it has none."""
-    found = [layer.channel.width for layer in teacher.spec.layers if isinstance(layer.channel, DenseSpec)]
-    return found[-1] if found else 3 * teacher.info.width
+    widths = [layer.channel.width for layer in teacher.spec.layers if isinstance(layer.channel, DenseSpec)]
+    return widths[-1] if widths else 3 * teacher.info.width
 
 
 @torch.no_grad()

@@ -140,7 +140,7 @@ class EagleTrainee(nn.Module):
 
     def _config(self, *, tied: bool) -> dict[str, Any]:
         info, mixer = self._teacher.info, self.midlayer.self_attn.spec
-        made: dict[str, Any] = {
+        config: dict[str, Any] = {
             "architectures": ["LlamaForCausalLMEagle3"],
             "model_type": "llama",
             "hidden_size": info.width,
@@ -162,14 +162,14 @@ class EagleTrainee(nn.Module):
             "tie_word_embeddings": False,
             "torch_dtype": "bfloat16",
         }
-        return made | ({"tied_to_target": True} if tied else {})
+        return config | ({"tied_to_target": True} if tied else {})
 
 
 class _Places:
     """Which rows are asked in which step. In every text they begin at the same row and get fewer by one with every step."""
 
     def __init__(self, batch: Batch) -> None:
-        self.columns: list[range] = []  # rows with a token behind them, of each text
+        self.columns: list[range] = []  # rows with a token after them, of each text
         self._rows: list[range] = []
         self._asked: list[
             int

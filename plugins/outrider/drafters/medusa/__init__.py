@@ -59,7 +59,7 @@ class Medusa:
             files = open_heads(path)
         except BrokenFileError:
             raise
-        except ModelError as error:  # something else lies there
+        except ModelError as error:  # something else is there
             return Match(Fit.NO, error.message.rstrip("."), weights=str(path))
         with closing(files):
             problem = files.misfit(model) or (files.source.stranger(model) and "it comes with another tokenizer")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outrider.core.drafting import Committed, Context, DeviceContext, Draft, DraftState, InFlight, Needs, Shape
 
-from .heads import Guesses, Speaker, on
+from .heads import DraftHeads, Guesses, on
 from .tree import NODES, PUBLISHED, RANKS, Choice, Meter, grow, parents_of, prior
 
 MEASURED = 32  # rounds after which the tree is grown from what was measured, and after which it is grown anew
@@ -46,24 +46,24 @@ class MedusaDrafter:
 
     def __init__(
         self,
-        speaker: Speaker,
+        heads: DraftHeads,
         vocab: int,
         choices: Sequence[Choice] | None = None,
         meter: Meter | None = None,
         state: DraftState | None = None,
     ) -> None:
-        self._speaker, self._vocab, self._choices, self.block = speaker, vocab, choices, speaker.block
+        self._heads, self._vocab, self._choices, self.block = heads, vocab, choices, heads.block
         allowed = frozenset(choices) if choices is not None else PUBLISHED
         self._ranks = min(vocab, max(RANKS, *(1 + max(choice) for choice in allowed)))
-        self._meter = meter or Meter(speaker.count, self._ranks)  # of the heads, not of a conversation
-        self._order = grow(NODES, prior(speaker.count, self._ranks), allowed)
+        self._meter = meter or Meter(heads.count, self._ranks)  # of the heads, not of a conversation
+        self._order = grow(NODES, prior(heads.count, self._ranks), allowed)
         self._grown_at = 0
-        self.needs = Needs(hidden=(speaker.state,))
+        self.needs = Needs(hidden=(heads.state,))
         if choices is None:
-            self.shape = Shape(NODES, speaker.count)
+            self.shape = Shape(NODES, heads.count)
         else:
             self.shape = Shape(len(self._order), max(map(len, self._order)), tuple(parents_of(self._order)))
-        self._state = state or speaker.new_state()
+        self._state = state or heads.new_state()
         self._guessed: tuple[int, list[Choice], Guesses] | None = None  # where, the nodes, what was guessed below them
         self._tables = deque[_Table]()  # of drafts of the device that are not judged yet
         self.device = self._state.captured
@@ -81,9 +81,9 @@ class MedusaDrafter:
             self._learn(nodes, {node: ranked.ids for node, ranked in guesses.items()}, step)
         self._guessed = None
         while self._tables and self._tables[0].start <= step.start:
-            made = self._tables.popleft()
-            if made.start == step.start:
-                self._learn(made.nodes, dict(zip(made.parents, made.ids.tolist(), strict=True)), step)
+            table = self._tables.popleft()
+            if table.start == step.start:
+                self._learn(table.nodes, dict(zip(table.parents, table.ids.tolist(), strict=True)), step)
         self._state.advance(step)
 
     def _learn(self, nodes: Sequence[Choice], guesses: Mapping[Choice, Sequence[int]], step: Committed) -> None:
@@ -98,7 +98,7 @@ class MedusaDrafter:
 
     def fork(self) -> MedusaDrafter:
         """Same heads and measurements, a copy of the conversation."""
-        return MedusaDrafter(self._speaker, self._vocab, self._choices, self._meter, self._state.fork())
+        return MedusaDrafter(self._heads, self._vocab, self._choices, self._meter, self._state.fork())
 
     def close(self) -> None:
         """Forget the conversation; the heads go with the last reference."""
@@ -111,25 +111,27 @@ class MedusaDrafter:
             return None
         nodes = self._tree()[: context.nodes]
         parents = sorted({node[:-1] for node in nodes}, key=len)
-        guesses = self._speaker.guesses(self._state.feed(), parents, context, self._ranks)
+        guesses = self._heads.guesses(self._state.feed(), parents, context, self._ranks)
         if guesses is None:
             return None
         self._guessed = len(context.tokens), nodes, guesses
-        found = [(guesses[node[:-1]], node[-1]) for node in nodes]
-        held = [ranked.held[rank] for ranked, rank in found if ranked.held]
-        tokens = torch.tensor([ranked.ids[rank] for ranked, rank in found])
-        return Draft(tokens, torch.tensor(parents_of(nodes)), confidence=torch.tensor(held) if held else None)
+        ranks = [(guesses[node[:-1]], node[-1]) for node in nodes]
+        probabilities = [ranked.probabilities[rank] for ranked, rank in ranks if ranked.probabilities]
+        tokens = torch.tensor([ranked.ids[rank] for ranked, rank in ranks])
+        return Draft(
+            tokens, torch.tensor(parents_of(nodes)), confidence=torch.tensor(probabilities) if probabilities else None
+        )
 
     @torch.inference_mode()
     def propose_device(self, context: DeviceContext) -> Draft | None:
         """As `propose`. The guesses of all ranks come to the host beside the draft, to be judged when the round has been read."""
         nodes = self._tree()[: context.nodes]
         parents = sorted({node[:-1] for node in nodes}, key=len)
-        made = self._state.draft_ahead(context, "newest", lambda state, _, window: (state, window.root), rows=0)
-        if made is None:
+        result = self._state.draft_ahead(context, "newest", lambda state, _, window: (state, window.root), rows=0)
+        if result is None:
             return None
-        state, root = made
-        table = self._speaker.table(state, root, parents, context, self._ranks)  # [parents, R]
+        state, root = result
+        table = self._heads.table(state, root, parents, context, self._ranks)  # [parents, R]
         ids = torch.empty(table.shape, dtype=table.dtype, pin_memory=table.is_cuda).copy_(table, non_blocking=True)
         self._tables.append(_Table(len(context.tokens), context.in_flight, nodes, parents, ids))
         place = {parent: row for row, parent in enumerate(parents)}

@@ -9,7 +9,7 @@ Hydra: head k is `hydra_mlp.{k}.0.linear` and `.res_connection` [d, (k + 2) d], 
 layers, and the output matrix `hydra_lm_head.{k}` [V, d]. All have biases, but for Medusa's output matrix.
 
 Hydra++ (prefix-mlp): the heads of Hydra, where a dropout stood before every layer and counts: `hydra_mlp.{k}.{1 + 2 i}` and
-`hydra_lm_head.{k}.1`; and one layer of a llama with a norm behind it, `prefix_embeding_layer.layers.0` and `.norm`. How many
+`hydra_lm_head.{k}.1`; and one layer of a llama with a norm after it, `prefix_embeding_layer.layers.0` and `.norm`. How many
 attention heads that has, and its rope, are the target's.
 
 Letters: `V` vocabulary, `Vd` words that heads know, `d` width of the target.
@@ -56,7 +56,7 @@ class HeadFiles(ABC):
 
     def __init__(self, files: DraftFiles) -> None:
         self.source, self.config, self.where, self.told = files, files.config, files.path, files.settings
-        self._names = files.holds.difference(self.beside)
+        self._names = files.holds.difference(self.extra_tensors)
         self.heads, self.layers = self._count()
         self.vocab, self.width = self._sizes()
         wanted = self._shapes()
@@ -74,7 +74,7 @@ class HeadFiles(ABC):
         return self.kind
 
     @property
-    def beside(self) -> Sequence[str]:
+    def extra_tensors(self) -> Sequence[str]:
         """Tensors that may be there and are none of a head's."""
         return ()
 
@@ -146,7 +146,7 @@ class MedusaFiles(HeadFiles):
     kind = "Medusa"
 
     @property
-    def beside(self) -> Sequence[str]:
+    def extra_tensors(self) -> Sequence[str]:
         """As `HeadFiles`."""
         return TABLES if self.tied else ()
 
@@ -168,11 +168,11 @@ class MedusaFiles(HeadFiles):
         return f"{head}.{self.layers}"
 
     def _count(self) -> tuple[int, int]:
-        found = {name: _MEDUSA.fullmatch(name) for name in self._names}
-        strange = [name for name, match in found.items() if match is None]
-        if strange or not found:
+        matches = {name: _MEDUSA.fullmatch(name) for name in self._names}
+        strange = [name for name, match in matches.items() if match is None]
+        if strange or not matches:
             raise self._strange(strange)
-        places = [(int(match[1]), int(match[2])) for match in found.values() if match]
+        places = [(int(match[1]), int(match[2])) for match in matches.values() if match]
         return 1 + max(head for head, _ in places), max(layer for _, layer in places) + self.tied
 
     def _sizes(self) -> tuple[int, int]:
@@ -200,7 +200,7 @@ class HydraFiles(HeadFiles):
     kind = "Hydra"
 
     @property
-    def beside(self) -> Sequence[str]:
+    def extra_tensors(self) -> Sequence[str]:
         """As `HeadFiles`."""
         return _IDLE
 

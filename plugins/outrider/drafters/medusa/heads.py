@@ -33,13 +33,13 @@ class Ranked(NamedTuple):
     """What is guessed below a node, best first."""
 
     ids: list[int]
-    held: list[float]  # the chance of each rank; none where passes are captured: no value is asked for there
+    probabilities: list[float]  # of each rank; none where passes are captured: no value is asked for there
 
 
 Guesses = dict[Choice, Ranked]  # by node: its children
 
 
-class Speaker(Protocol):
+class DraftHeads(Protocol):
     """Heads of some kind. `state` is the number of the target state that they read; `block`: one pass makes all guesses."""
 
     block: bool
@@ -108,7 +108,7 @@ class MedusaHeads:
         self._said: dict[int, Callable[[Tensor], Tensor]] = {}  # by how many heads speak, captured
 
     def new_state(self) -> DraftState:
-        """As `Speaker`."""
+        """As `DraftHeads`."""
         return newest_alone(self._target, self._target.norm)
 
     def logits(self, state: Tensor, heads: int) -> Tensor:
@@ -124,7 +124,7 @@ class MedusaHeads:
         return torch.cat([head(state) for head in heads])
 
     def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
-        """As `Speaker`."""
+        """As `DraftHeads`."""
         logits = self.logits(state, 1 + len(parents[-1]))
         words = None if self._output is None else self._output.ids
         best = _ranked(logits, ranks, words, weighs=self._target.graphs is None)
@@ -132,13 +132,13 @@ class MedusaHeads:
             return None
         if not context.probs:
             row = in_target_ids(logits, words, self._target.info.vocab)
-            best = _led(best, context.sample(row, len(context.tokens), ()).tolist())
+            best = _sampled_first(best, context.sample(row, len(context.tokens), ()).tolist())
         return {parent: best[len(parent)] for parent in parents}
 
     def table(
         self, state: Tensor, root: Tensor, parents: Sequence[Choice], context: DeviceContext, ranks: int
     ) -> Tensor:
-        """As `Speaker`."""
+        """As `DraftHeads`."""
         logits = self.logits(state, 1 + len(parents[-1]))
         words = None if self._output is None else self._output.ids
         depths = torch.arange(logits.shape[0], device=logits.device)
@@ -162,11 +162,11 @@ class HydraHeads:
         return self._heads[ids.shape[1] - 1](torch.cat((state.expand(len(paths), -1), embedded), -1))
 
     def guesses(self, state: Tensor, parents: Sequence[Choice], context: Context, ranks: int) -> Guesses | None:
-        """As `Speaker`."""
-        found: Guesses = {}
+        """As `DraftHeads`."""
+        guesses: Guesses = {}
         for depth in range(1 + len(parents[-1])):
             level = [parent for parent in parents if len(parent) == depth]
-            paths = [[found[parent[:at]].ids[rank] for at, rank in enumerate(parent)] for parent in level]
+            paths = [[guesses[parent[:at]].ids[rank] for at, rank in enumerate(parent)] for parent in level]
             logits = self.logits(state, [[context.tokens[-1], *path] for path in paths])
             best = _ranked(logits, ranks, None, weighs=self._target.graphs is None)
             if best is None:
@@ -174,31 +174,31 @@ class HydraHeads:
             if not context.probs:
                 position = len(context.tokens) + depth
                 rows = zip(logits, paths, strict=True)
-                best = _led(best, [int(context.sample(row[None], position, path)[0]) for row, path in rows])
-            found |= zip(level, best, strict=True)
-        return found
+                best = _sampled_first(best, [int(context.sample(row[None], position, path)[0]) for row, path in rows])
+            guesses |= zip(level, best, strict=True)
+        return guesses
 
     def table(
         self, state: Tensor, root: Tensor, parents: Sequence[Choice], context: DeviceContext, ranks: int
     ) -> Tensor:
-        """As `Speaker`."""
-        device, made, paths = root.device, list[Tensor](), root[None]  # [r, 1 + depth]
+        """As `DraftHeads`."""
+        device, levels, paths = root.device, list[Tensor](), root[None]  # [r, 1 + depth]
         places: dict[Choice, int] = {}  # of a level
         for depth in range(1 + len(parents[-1])):
             level = [parent for parent in parents if len(parent) == depth]
             if depth:
                 above, rank = ([places[node[:-1]] for node in level], [node[-1] for node in level])
                 rows = on(device, above)
-                paths = torch.cat((paths[rows], made[-1][rows, on(device, rank)][:, None]), 1)
+                paths = torch.cat((paths[rows], levels[-1][rows, on(device, rank)][:, None]), 1)
             embedded = self._target.embed(paths.clamp(min=0).flatten()).view(len(level), -1)
             logits = self._heads[depth](torch.cat((state.expand(len(level), -1), embedded), -1))
-            made.append(_first(context.choose(logits, depth), _best(logits, ranks, None)[1]))
+            levels.append(_first(context.choose(logits, depth), _best(logits, ranks, None)[1]))
             places = {node: row for row, node in enumerate(level)}
-        return torch.cat(made)
+        return torch.cat(levels)
 
 
 def on(device: torch.device, numbers: Sequence[int]) -> Tensor:
-    """Numbers [n] on their way to the device."""
+    """Numbers [n] going to the device."""
     return torch.tensor(numbers, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
@@ -209,7 +209,7 @@ def _best(logits: Tensor, ranks: int, words: Tensor | None) -> tuple[Tensor, Ten
 
 
 def _first(drawn: Tensor, ids: Tensor) -> Tensor:
-    """`_led` on the device: ids [r, R] behind those that were drawn [r]."""
+    """`_sampled_first` on the device: ids [r, R] behind those that were drawn [r]."""
     every = torch.cat((drawn[:, None], ids), 1)
     again = every == drawn[:, None]
     again[:, 0] = False
@@ -221,23 +221,26 @@ def _ranked(logits: Tensor, ranks: int, words: Tensor | None, *, weighs: bool) -
     values, ids = _best(logits, ranks, words)
     if not bool(values.isfinite().all()):
         return None
-    held = [[]] * len(ids)
+    probabilities = [[]] * len(ids)
     if weighs:
-        held = (values.float() - logits.float().logsumexp(-1, keepdim=True)).exp().clamp(max=1.0).tolist()
-    return [Ranked(*row) for row in zip(ids.tolist(), held, strict=True)]
+        probabilities = (values.float() - logits.float().logsumexp(-1, keepdim=True)).exp().clamp(max=1.0).tolist()
+    return [Ranked(*row) for row in zip(ids.tolist(), probabilities, strict=True)]
 
 
-def _led(best: list[Ranked], drawn: Sequence[int]) -> list[Ranked]:
+def _sampled_first(best: list[Ranked], drawn: Sequence[int]) -> list[Ranked]:
     """The same guesses behind those that were drawn with the noise that the target will draw with.
 
     At temperature 0 that is the best one, else the one that is most likely to be the target's draw too. The chances stay
     those of the ranks, which were known before.
     """
     pairs = zip(drawn, best, strict=True)
-    return [Ranked([first, *(id for id in ids if id != first)][: len(ids)], held) for first, (ids, held) in pairs]
+    return [
+        Ranked([first, *(id for id in ids if id != first)][: len(ids)], probabilities)
+        for first, (ids, probabilities) in pairs
+    ]
 
 
-def read_heads(files: HeadFiles, target: Target) -> Speaker:
+def read_heads(files: HeadFiles, target: Target) -> DraftHeads:
     """All heads in the target's dtype, on its device. Raises ModelError if they do not fit it."""
     problem = files.misfit(target.info)
     if problem:

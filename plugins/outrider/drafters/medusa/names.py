@@ -1,3 +1,3 @@
 """Names of Medusa heads in a checkpoint. Loads no torch."""
 
-OWN = "medusa_head."  # what the names of heads begin with where they lie in the target's own checkpoint
+OWN = "medusa_head."  # what the names of heads begin with where they are in the target's own checkpoint

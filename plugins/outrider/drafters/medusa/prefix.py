@@ -1,7 +1,7 @@
 """Hydra++: one layer of a llama runs over the target's states, so that what the heads read knows all that came before.
 
 `s_i = norm(layer(x_0 … x_i))`, where `x_i` is the state at position i as plain Hydra heads read it. The layer keeps a row of
-keys and values for every state that it heard of. A state that is not known (those of what was said before a hot switch) has no
+keys and values for every state that it got. A state that is not known (those of what was said before a hot switch) has no
 row; positions stay true, so that later rows see the others at their right distance.
 
 Letters: `S` rows of a pass, `d` width.
@@ -29,7 +29,7 @@ class Prefix:
     norm: Part
 
     def new_state(self, target: Target) -> DraftState:
-        """Of a new conversation; a pass gives what heads read behind the newest row, [1, d]."""
+        """Of a new conversation; a pass gives what heads read after the newest row, [1, d]."""
         layers = self.layers
         return DraftState(target, layers.mixers, layers.tables, lambda states: self.read(states[:, 0]), self._run)
 

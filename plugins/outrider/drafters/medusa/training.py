@@ -170,11 +170,11 @@ class MedusaTrainee(nn.Module):
 
     def config(self, *, whole: bool) -> dict[str, object]:
         """What a config says of the heads."""
-        told: dict[str, object] = {"medusa_num_heads": self.settings.heads, "medusa_num_layers": 1}
+        config: dict[str, object] = {"medusa_num_heads": self.settings.heads, "medusa_num_layers": 1}
         if whole or len(self.rows):
-            return told
+            return config
         cap = self._teacher.spec.logit_cap
-        return told | {"tied_to_target": True} | ({} if cap is None else {"final_logit_softcapping": cap})
+        return config | {"tied_to_target": True} | ({} if cap is None else {"final_logit_softcapping": cap})
 
     def _block(self, head: int, z: Tensor) -> Tensor:
         return z + F.silu(self.blocks[head](z))

@@ -87,11 +87,11 @@ class Mtp:
         """Load what `match` found. Raises ModelError, BrokenFileError, UsageError for an option that is not known."""
         from outrider.core.drafting.files import open_draft
 
-        from . import assistant, build, heads
+        from . import assistant, build, parallel
 
         path = Path(match.weights or target.info.path)
         if (path / "params.json").is_file():
-            return heads.load(target, path)
+            return parallel.load(target, path)
         with open_draft(path) as files:
             return (assistant if _assists(files) else build).load(target, files, options)
 

@@ -33,12 +33,12 @@ from outrider.core.drafting.layers import (
     load_layers,
 )
 
-from .readings import ASSISTANT, told
+from .readings import ASSISTANT, choices_of
 
 MOST = 8  # tokens of a draft
 HEADS = 1 << 14  # of keys: no config has more
 OTHER = "Take the assistant of this very model."
-# what may lie in the files unread: a copy of the table, and clusters that the config does not ask for
+# what may be in the files unread: a copy of the table, and clusters that the config does not ask for
 UNREAD = (
     "lm_head.weight",
     "rotary_emb.inv_freq",
@@ -135,7 +135,7 @@ class Assistant:
         position = 0
         for reading in self._parts.readings:
             keys, values, length = self._target.kv(reading.source)
-            first, stop = max(0, length - keys.shape[1]), length  # position of the first row held, and behind the last
+            first, stop = max(0, length - keys.shape[1]), length  # position of the first row held, and after the last
             position, window = length - 1, reading.spec.window
             start = max(first, stop - window) if window else first
             if self._newest:
@@ -157,7 +157,7 @@ class Assistant:
 
 def load(target: Target, files: DraftFiles, options: Mapping[str, object]) -> Assistant:
     """The assistant in a checkpoint; option `position` chooses the reading. Raises ModelError, BrokenFileError, UsageError."""
-    return Assistant(target, _build(target, files), told(options, ASSISTANT)["position"])
+    return Assistant(target, _build(target, files), choices_of(options, ASSISTANT)["position"])
 
 
 def decoder(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,17 +9,17 @@ from outrider.core.drafting import Target
 from outrider.core.drafting.files import DraftFiles, further_layers
 from outrider.core.drafting.layers import DraftLayers, WeightReader, load_layers
 
-from .chain import Chain, Layer
 from .layout import COPIES, Layout, find
-from .readings import CHAIN, told
+from .readings import CHAIN, choices_of
+from .sequential import Layer, SequentialDrafter
 
 
-def load(target: Target, files: DraftFiles, options: Mapping[str, object]) -> Chain:
+def load(target: Target, files: DraftFiles, options: Mapping[str, object]) -> SequentialDrafter:
     """The prediction layers in a checkpoint, kept as the target's are. Raises ModelError, BrokenFileError, UsageError."""
     layout = find(files.holds, target.info.layers)
     if layout is None:
         raise ModelError(f"{files.name} holds no prediction layers.", "Take a copy of the model that kept them.")
-    chosen = told(options, CHAIN)
+    chosen = choices_of(options, CHAIN)
     spec = further_layers(target.info.config, layout.first, layout.count)
     read = WeightReader(files, spec, target, form=target.form, prefix=layout.prefix)
     first = load_layers(read, [layout.first])
@@ -31,7 +31,7 @@ def load(target: Target, files: DraftFiles, options: Mapping[str, object]) -> Ch
             f"{files.name} has a prediction layer of another kind: nothing is known of its tensor {min(left)}.",
             "Take another drafter, or open an issue with the model's name.",
         )
-    return Chain(target, layers, raw=chosen["state"] == "raw", prenorm=chosen["feedback"] == "prenorm")
+    return SequentialDrafter(target, layers, raw=chosen["state"] == "raw", prenorm=chosen["feedback"] == "prenorm")
 
 
 def _layer(read: WeightReader, layout: Layout, index: int, layer: DraftLayers) -> Layer:

@@ -30,7 +30,7 @@ _SIZES = ("dim", "n_layers", "n_heads", "n_future_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Names below `prefix`; `{}` is the number of the layer. The blocks are `layers.{first}` and those behind it."""
+    """Names below `prefix`; `{}` is the number of the layer. The blocks are `layers.{first}` and those after it."""
 
     prefix: str
     first: int

@@ -88,6 +88,6 @@ class Losses:
             self.figures[f"right_{depth + 1}"] = said.right(logits)
             yield said.loss(logits) * self._weights[depth]
 
-    def told(self, loss: float) -> Mapping[str, float]:
+    def report(self, loss: float) -> Mapping[str, float]:
         """What is written down."""
         return {"loss": loss} | self.figures

@@ -23,7 +23,7 @@ def readings(ways: Ways) -> list[Mapping[str, object]]:
     return [dict(zip(ways, chosen, strict=True)) for chosen in product(*ways.values())]
 
 
-def told(options: Mapping[str, object], ways: Ways) -> dict[str, str]:
+def choices_of(options: Mapping[str, object], ways: Ways) -> dict[str, str]:
     """What options choose. Raises UsageError for a value that is none."""
     chosen = {name: str(options.get(name) or known[0]) for name, known in ways.items()}
     for name, value in chosen.items():

@@ -13,9 +13,9 @@ from outrider.core.train.draft_vocabulary import Words, frequent
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.teacher_in_training import Frozen, Joint
 
-from .ahead import AheadTrainee
-from .beside import BesideTrainee, shape
 from .learning import Settings
+from .train_parallel import ParallelTrainee, shape
+from .train_sequential import SequentialTrainee
 
 
 class MtpRecipe:
@@ -26,11 +26,11 @@ class MtpRecipe:
 
     def trainee(
         self, teacher: Teacher, settings: Settings, counts: Tensor, luck: torch.Generator
-    ) -> AheadTrainee | BesideTrainee:
+    ) -> SequentialTrainee | ParallelTrainee:
         """Fresh layers. As `Recipe`."""
         words = Words(teacher, frequent(counts, settings.words))
         make = Joint if settings.joint else Frozen
         if settings.kind == "sequential":
-            return AheadTrainee(teacher, settings, make(teacher, words), luck)
-        made = shape(teacher, settings)
-        return BesideTrainee(teacher, settings, make(teacher, words, (teacher.info.layers - 1,)), made, luck)
+            return SequentialTrainee(teacher, settings, make(teacher, words), luck)
+        spec = shape(teacher, settings)
+        return ParallelTrainee(teacher, settings, make(teacher, words, (teacher.info.layers - 1,)), spec, luck)

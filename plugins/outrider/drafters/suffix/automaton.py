@@ -2,13 +2,11 @@
 
 Source: Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985). A state stands for the substrings
 that end at the same places; following its link drops tokens from the front until the string occurs at more places. States
-lie in the order of their creation, so the last token can be taken back exactly: at most two states go, and the transitions
+are in the order of their creation, so the last token can be taken back exactly: at most two states go, and the transitions
 that led to them are found by the same walk that made them.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 ROOT, NONE = 0, -1
 CHAIN = 64  # links that one token is counted along; only text that repeats itself over and over has longer chains
@@ -68,26 +66,25 @@ class Automaton:
         for rows in (self._next, self._link, self._length, self._count):
             del rows[fresh:]
 
-    def matches(self) -> Iterator[tuple[int, int]]:
+    def matches(self) -> list[tuple[int, int]]:
         """Every suffix of the sequence that occurred before, longest first: (tokens that match, cursor)."""
-        for state in self._chain(self._link[self._last]):
-            yield self._length[state], state
+        return [(self._length[state], state) for state in self._chain(self._link[self._last])]
 
     def follow(self, cursor: int) -> list[tuple[int, int, int]]:
-        """What came behind a cursor: (token, how often, cursor behind it). At the sequence's end its shorter suffixes go on."""
+        """What came behind a cursor: (token, how often, cursor after it). At the sequence's end its shorter suffixes go on."""
         while cursor > ROOT and not self._next[cursor]:
             cursor = self._link[cursor]
         if cursor <= ROOT:
             return []
         return [(token, self._count[state], state) for token, state in self._next[cursor].items()]
 
-    def _chain(self, state: int) -> Iterator[int]:
+    def _chain(self, state: int) -> list[int]:
         """`state` and what its links lead to, without the root."""
-        for _ in range(CHAIN):
-            if state <= ROOT:
-                return
-            yield state
+        chain = list[int]()
+        while state > ROOT and len(chain) < CHAIN:
+            chain.append(state)
             state = self._link[state]
+        return chain
 
     def _new(self, length: int, following: dict[int, int], link: int, count: int) -> int:
         self._next.append(following)

@@ -37,16 +37,16 @@ class Corpus:
 
     def matches(self, context: Sequence[int]) -> Iterator[tuple[int, Cursor]]:
         """Every suffix of `context` of SHORTEST to LONGEST tokens that occurs here, longest first."""
-        found: list[tuple[int, Cursor]] = []
+        matches: list[tuple[int, Cursor]] = []
         for length in range(SHORTEST, min(LONGEST, len(context)) + 1):
             first, last = self._range(context[-length:])
             if first == last:
                 break
-            found.append((length, (first, last, length)))
-        return reversed(found)
+            matches.append((length, (first, last, length)))
+        return reversed(matches)
 
     def follow(self, cursor: Cursor) -> list[tuple[int, int, Cursor]]:
-        """What came behind a cursor: (token, how often, cursor behind it)."""
+        """What came behind a cursor: (token, how often, cursor after it)."""
         first, last, shared = cursor
         if shared >= WINDOW:
             return []
@@ -93,7 +93,7 @@ def read_corpus(path: Path, model: ModelInfo) -> Corpus:
 
 
 def _sorted(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Starts of all suffixes, sorted by their first WINDOW tokens: ranks of 1, 2, 4, … tokens, each from the one before."""
+    """Starts of all suffixes, sorted by their first WINDOW tokens: ranks of 1, 2, 4, … tokens, each from the previous one."""
     count = len(tokens)
     _, rank = np.unique(tokens, return_inverse=True)
     rank = rank.astype(np.int64) + 1  # 0 is the end of the text

@@ -21,7 +21,7 @@ class Index(Protocol):
     """Where continuations are counted; a cursor is a place behind some tokens."""
 
     def follow(self, cursor: Any) -> list[tuple[int, int, Any]]:
-        """(token, how often, cursor behind it) for all that came behind `cursor`."""
+        """(token, how often, cursor after it) for all that came behind `cursor`."""
         ...
 
 

@@ -36,7 +36,7 @@ def model() -> Model:
 @pytest.fixture
 def target(model: Model) -> TargetModel:
     """What lends its weights to the kit."""
-    return model.talk.target
+    return model.cache.target
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def config(file: GGUFFile, kind: Architecture) -> dict[str, Any]:
 
 
 def published(file: GGUFFile, kind: Architecture, config: dict[str, Any]) -> dict[str, Place]:
-    """Published name -> where it lies, in file order. Raises ModelError for a tensor that has no place in the model."""
+    """Published name -> where it is, in file order. Raises ModelError for a tensor that has no place in the model."""
     source, found = Source(file, config), {}
     for stored, tensor in file.tensors.items():
         if stored in ASIDE:

@@ -1,4 +1,4 @@
-"""Where a published tensor lies in a GGUF file, and how it is made of what lies there. Loads no torch.
+"""Where a published tensor is in a GGUF file, and how it is made of what is there. Loads no torch.
 
 A stored tensor is seen as a matrix along its last axis, so that a row is a row of whole blocks. A place takes rows of one or
 more stored tensors, in an order, which needs no look into the blocks. Only what rows cannot express is a change of columns,

@@ -73,7 +73,7 @@ _NO_RESERVE = 0x4000  # mmap.MAP_NORESERVE from Python 3.13 on
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where one tensor lies. `shape` has the slowest axis first, as torch writes it."""
+    """Where one tensor is. `shape` has the slowest axis first, as torch writes it."""
 
     name: str
     shape: tuple[int, ...]

@@ -56,7 +56,7 @@ class PerLayer:
 
 
 @dataclass(slots=True)
-class Beside:
+class ParallelExperts:
     """Gemma 4: experts beside the dense MLP, each branch with norms of its own."""
 
     experts: Experts
@@ -76,7 +76,7 @@ class Block:
     after_mixer: Norm | None
     before_channel: Norm | None
     after_channel: Norm | None
-    beside: Beside | None = None
+    beside: ParallelExperts | None = None
     per_layer: PerLayer | None = None
     scalar: Tensor | None = None  # []
 

@@ -30,7 +30,7 @@ def causal(x: Tensor, past: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def newest(inputs: Tensor, count: Count, keep: int) -> Tensor:
-    """Of `inputs` [keep + S, Q] those that lie before token `count`: [keep, Q]."""
+    """Of `inputs` [keep + S, Q] those that are before token `count`: [keep, Q]."""
     if isinstance(count, Tensor):
         return inputs[count + torch.arange(keep, device=inputs.device)]
     return inputs[count : count + keep].clone()
@@ -56,7 +56,7 @@ class ShortConv:
         return self.output(self.along(parts, where, state), parts, residual)
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """As `batched.Parted`: conv inputs, the gate behind them, both [S, d]."""
+        """As `batched.Parted`: conv inputs, the gate after them, both [S, d]."""
         b, c, u = self.mix(x).chunk(3, -1)
         return b * u, c
 

@@ -114,7 +114,7 @@ class Experts:
         """The experts of `x`, chosen by `routing`, both [S, d].
 
         A still pass cannot ask which ones: where the device has no step of its own for that, all run on all rows. In a fixed
-        pass those run on all rows that one of the first `real` has chosen, so that nobody's sums hang on who else chose them.
+        pass those run on all rows that one of the first `real` has chosen, so that nobody's sums depend on who else chose them.
         """
         weights, chosen = self.router(routing)
         mixture = self._mixture(x)

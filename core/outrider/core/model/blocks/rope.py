@@ -134,7 +134,7 @@ def table(
 
 
 def order(rope: RopeSpec, head_dim: int) -> Tensor | None:
-    """Which stored dim of a head goes where, [h], so that pairs lie h / 2 apart; None if they do already.
+    """Which stored dim of a head goes where, [h], so that pairs are h / 2 apart; None if they are already.
 
     Scores do not change when queries and keys are reordered alike.
     """

@@ -1,7 +1,7 @@
 """Functions of single numbers, over rows: the same bits for a row wherever it stands.
 
 On a CPU torch shares many numbers out among threads, takes as many at once as fit into vectors, and works on the rest of each
-share by other instructions, which round some functions in another way. Which numbers that are hangs on where the row stands.
+share by other instructions, which round some functions in another way. Which numbers that are depends on where the row stands.
 """
 
 from __future__ import annotations

@@ -52,14 +52,14 @@ def by_tokens(
 
 def after(kernels: ModuleType, memory: Tensor, steps: Any, count: Count) -> Tensor:
     """The memory [H, dk, dv] after the first tokens of a walk of those kernels (`ops.walker`)."""
-    made = torch.empty_like(memory)
+    result = torch.empty_like(memory)
     number = count if isinstance(count, Tensor) else torch.tensor([count], device=memory.device)
-    kernels.settle(memory, steps, number, made)
-    return made
+    kernels.settle(memory, steps, number, result)
+    return result
 
 
 def chunked(x: Tensor) -> Tensor:
-    """[S, H, d] -> [N, H, C, d], zeros behind the last token."""
+    """[S, H, d] -> [N, H, C, d], zeros after the last token."""
     rows = x.shape[0]
     padded = F.pad(x, (0, 0, 0, 0, 0, -rows % CHUNK))
     return padded.view(-1, CHUNK, *x.shape[1:]).transpose(1, 2).contiguous()

@@ -29,7 +29,7 @@ class EarlyStates(NamedTuple):
     states: dict[int, Tensor]  # [n, d] by number: the residual after `layers`, and those below that drafters want
 
     def then(self, more: EarlyStates, rows: int) -> EarlyStates:
-        """Its first `rows` tokens, and `more` behind them, with the states that both have."""
+        """Its first `rows` tokens, and `more` after them, with the states that both have."""
         both = self.states.keys() & more.states.keys()
         states = {number: torch.cat((self.states[number][:rows], more.states[number])) for number in both}
         return EarlyStates(self.layers, self.ids[:rows] + more.ids, states)

@@ -23,7 +23,7 @@ SCORES = 1 << 26  # scores that are computed at once where they have to be writt
 Tables = dict[tuple[RopeSpec, int], tuple[Tensor, Tensor]]  # by rope and head size: cos and signed sin [C, h]
 
 
-def span(length: int) -> int:
+def padded(length: int) -> int:
     """Rows that a pass reads for `length` tokens, the rest masked.
 
     Sums over a row of scores are split by its length; with a length that only grows in steps, and masked entries that add
@@ -40,7 +40,7 @@ def fitting(each: int) -> int:
 class TreeMask(NamedTuple):
     """Whom each row of a pass sees, without a mask: all rows below `base`, and loose rows from there on by bits.
 
-    A window further hides whatever lies `window` positions or more before a row's own; below `base` the row number is the
+    A window further hides whatever is `window` positions or more before a row's own; below `base` the row number is the
     position.
     """
 
@@ -68,7 +68,7 @@ class DeviceStart(NamedTuple):
 
 
 class PaddedStart(NamedTuple):
-    """The start of a pass whose shapes hang on nothing that changes, so that no row's result does: exact mode on the host."""
+    """The start of a pass whose shapes depend on nothing that changes, so that no row's result does: exact mode on the host."""
 
     start: int
     end: int  # as in `DeviceStart`
@@ -78,7 +78,7 @@ class PaddedStart(NamedTuple):
 class Tree(NamedTuple):
     """Who sees whom where tokens do not stand in one line.
 
-    Rows below `base` are seen by all. From there on lie T rows that nobody has committed; the last S are the pass's own.
+    Rows below `base` are seen by all. From there on are T rows that nobody has committed; the last S are the pass's own.
     """
 
     base: int | Tensor  # [1] in a still pass
@@ -125,14 +125,14 @@ def _bits(seen: Tensor) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _line(rows: int, device: torch.device) -> Tensor:
-    """`_bits` of rows that stand behind each other."""
+    """`_bits` of rows that stand one after another."""
     return _bits(torch.ones(rows, rows, dtype=torch.bool).tril()).to(device)
 
 
 class PassLayout:
     """`rows` tokens that are written from row `start` on; without a tree the row is the position.
 
-    A *still* pass has its start on the device, so that one captured graph serves every length: nothing here hangs on the
+    A *still* pass has its start on the device, so that one captured graph serves every length: nothing here depends on the
     value, and full attention reads the first `end` rows whatever the length is. So it does in a *fixed* pass.
     """
 
@@ -156,7 +156,7 @@ class PassLayout:
             self.still, self.start = False, start.start if isinstance(start, PaddedStart) else start
             self.stop = self.start + rows
             self.end = (
-                start.end if isinstance(start, PaddedStart) else span(self.stop)
+                start.end if isinstance(start, PaddedStart) else padded(self.stop)
             )  # rows that full attention reads
             self.index = torch.arange(self.start, self.stop, device=device)
         self.positions = self.index if tree is None else tree.positions[-rows:]  # [S]
@@ -201,7 +201,7 @@ class PassLayout:
         return max(0, base + 1 - window) // SPAN * SPAN if window else 0
 
     def slots(self, ring: int) -> Tensor:
-        """Where these rows lie in a ring of so many, [S]."""
+        """Where these rows are in a ring of so many, [S]."""
         if ring not in self._slots:
             self._slots[ring] = self.index % ring
         return self._slots[ring]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .early_exit import EarlyStates
-from .layout import PassLayout, span
+from .layout import PassLayout, padded
 
 Count = int | Tensor  # tokens; [1] where only the device knows
 MAX_DRAFT_ROWS = 64  # rows of the widest draft; wider passes are prefill, which is committed whole
@@ -54,13 +54,13 @@ class State(Protocol):
         """What `restore` needs to come back to the committed `length`."""
         ...
 
-    def restore(self, kept: object, length: int) -> None:
+    def restore(self, snapshot: object, length: int) -> None:
         """Back to a snapshot taken at `length`."""
         ...
 
 
 class KVCache:
-    """Rows by position, [span(capacity), ...]: keys, values, latents. Those at and beyond the length are scratch."""
+    """Rows by position, [padded(capacity), ...]: keys, values, latents. Those at and beyond the length are scratch."""
 
     cut = True
 
@@ -121,14 +121,14 @@ class KVCache:
         """Nothing: rows stay where they are."""
         return None
 
-    def restore(self, kept: object, length: int) -> None:
+    def restore(self, snapshot: object, length: int) -> None:
         """Nothing to do."""
 
 
 class SlidingKVCache(KVCache):
-    """The newest rows of a sliding layer, [R, ...]: position p lies in slot p mod R, R = window - 1 + slack or a little more.
+    """The newest rows of a sliding layer, [R, ...]: position p is in slot p mod R, R = window - 1 + slack or a little more.
 
-    A pass of at most the slack writes and reads the ring in place: the order of slots hangs on the position alone, so sums do
+    A pass of at most the slack writes and reads the ring in place: the order of slots depends on the position alone, so sums do
     not depend on the pass's width. A wider pass reads the window before it and its own rows, in order of position as `KVCache`
     do, and leaves its newest rows in the ring.
     """
@@ -176,8 +176,8 @@ class SlidingKVCache(KVCache):
         where.wide = self, seen
         return seen
 
-    def stood(self, length: int, stop: int) -> None:
-        """As `Cache.stood`."""
+    def advanced(self, length: int, stop: int) -> None:
+        """As `Cache.advanced`."""
         self.wrote(stop)
 
     def wipe(self, length: int) -> None:
@@ -213,26 +213,26 @@ class SlidingKVCache(KVCache):
         """`ordered`, in main memory: a handful of windows could cost a GPU more than the ring saves."""
         return [rows.cpu() for rows in self.ordered(length)]
 
-    def restore(self, kept: object, length: int) -> None:
+    def restore(self, snapshot: object, length: int) -> None:
         """Put a snapshot's rows back."""
-        assert isinstance(kept, list)
-        self._put(self._slots(max(0, length + 1 - self.window), length), kept)
+        assert isinstance(snapshot, list)
+        self._put(self._slots(max(0, length + 1 - self.window), length), snapshot)
         self._floor = length if length >= self.window else 0
 
 
 def new_rows(room: CacheConfig, *shapes: tuple[int, ...], window: int = 0) -> KVCache:
     """The state of a layer that keeps rows of these shapes: a ring where it slides and that saves memory."""
-    ring = span(window - 1 + room.slack)
+    ring = padded(window - 1 + room.slack)
     if window and room.capacity > room.rings * ring:
         return SlidingKVCache(ring, shapes, window, room)
-    return KVCache(span(room.capacity), shapes, window, room)
+    return KVCache(padded(room.capacity), shapes, window, room)
 
 
 class Recurrent:
     """A state that is overwritten, [...]: `commit` picks the one after any token of the last pass, or the one before it.
 
     Of a pass wider than the slack only the end is kept: a copy for each token would be far too much. Still passes write what
-    they settle on into tensors that stay where they are, `hold` puts the state there. Other tensors are never written again,
+    they settle on into tensors that stay where they are, `pin` puts the state there. Other tensors are never written again,
     but those of a captured pass when it runs again.
     """
 
@@ -265,7 +265,7 @@ class Recurrent:
         end = after(count)
         self._begin(range(count, count + 1), lambda _: end)
 
-    def hold(self) -> None:
+    def pin(self) -> None:
         """Put the committed state where still passes find and leave it."""
         if not self._held:
             self._held = [part.clone() for part in self.now]
@@ -280,8 +280,8 @@ class Recurrent:
         for place, part in zip(self._held, self.after(count), strict=True):
             place.copy_(part)
 
-    def stood(self, length: int, stop: int) -> None:
-        """As `Cache.stood`."""
+    def advanced(self, length: int, stop: int) -> None:
+        """As `Cache.advanced`."""
         self.length = length
         self._begin(range(0), lambda _: self.now)
 
@@ -304,10 +304,10 @@ class Recurrent:
         """The committed state; a copy where captured passes write the same tensors again and again."""
         return [part.clone() for part in self.now] if self._held else list(self.now)
 
-    def restore(self, kept: object, length: int) -> None:
+    def restore(self, snapshot: object, length: int) -> None:
         """Back to a snapshot."""
-        assert isinstance(kept, list)
-        self.now, self.length = list(kept), length
+        assert isinstance(snapshot, list)
+        self.now, self.length = list(snapshot), length
         self._begin(range(0), lambda _: self.now)
 
 
@@ -336,7 +336,7 @@ class Cache:
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """The first `length` tokens of what the last pass saw are true. Raises ValueError where no state is known.
 
-        After a tree, `path` are the rows of the pass that are true, in order, and they are moved behind each other.
+        After a tree, `path` are the rows of the pass that are true, in order, and they are moved one after another.
         """
         if not 0 <= length <= self.capacity:
             raise ValueError(f"length {length} outside a cache of {self.capacity}")
@@ -352,16 +352,16 @@ class Cache:
                 raise ValueError(f"no state is known after {length} tokens")
         self.length, self.early_states = length, None
 
-    def hold(self) -> None:
-        """Get ready for still passes: every state lies where it will stay."""
+    def pin(self) -> None:
+        """Get ready for still passes: every state is where it will stay."""
         for state in self._bound:
             if isinstance(state, Recurrent):
-                state.hold()
+                state.pin()
 
     def settle(self, base: Tensor, count: Tensor, path: Tensor | None = None) -> None:
         """Within a still pass from `base` [1] on: its first `count` [1] tokens are true, or of a tree the rows `path` [S].
 
-        `path` goes on with the rows' own numbers behind the last true one, so that what is moved there stays what it is.
+        `path` continues with the rows' own numbers after the last true one, so that what is moved there stays the same.
         """
         for state in self.states:
             if isinstance(state, Recurrent):
@@ -370,30 +370,30 @@ class Cache:
                 state.move(base + path, base + torch.arange(path.shape[0], device=path.device))
 
     @property
-    def held(self) -> list[Tensor]:
+    def pinned(self) -> list[Tensor]:
         """What still passes overwrite that is not scratch."""
         return [part for state in self._bound if isinstance(state, Recurrent) for part in state.now]
 
     def afters(self) -> list[tuple[Recurrent, Callable[[Count], list[Tensor]]]]:
-        """What leads on from the last pass, for `resume`."""
+        """What leads on from the last pass, for `replayed`."""
         return [(state, state.after) for state in self._bound if isinstance(state, Recurrent)]
 
-    def resume(self, afters: Sequence[tuple[Recurrent, Callable[[Count], list[Tensor]]]], rows: int) -> None:
+    def replayed(self, afters: Sequence[tuple[Recurrent, Callable[[Count], list[Tensor]]]], rows: int) -> None:
         """A captured pass of so many rows, whose `afters` these are, has run again from the committed length."""
         for state, after in afters:
             state.passed(rows, after)
         for state in self._bound:
             if isinstance(state, SlidingKVCache):
-                state.stood(self.length, self.length + rows)
+                state.advanced(self.length, self.length + rows)
 
-    def stood(self, length: int, stop: int) -> None:
+    def advanced(self, length: int, stop: int) -> None:
         """Still passes have ended: `length` tokens are true, rows up to `stop` were written."""
         for state in self._bound:
             if isinstance(state, Recurrent | SlidingKVCache):
-                state.stood(length, stop)
+                state.advanced(length, stop)
         self.length, self.early_states = length, None
 
-    def keep(self) -> None:
+    def snapshot(self) -> None:
         """Take a snapshot at the committed length, for later rewinds."""
         if self._bound:
             self._kept[self.length] = [state.snapshot(self.length) for state in self._bound]
@@ -406,8 +406,8 @@ class Cache:
             reached = length
         else:
             reached = max(at for at in self._kept if at <= length)
-            for state, kept in zip(self._bound, self._kept[reached], strict=True):
-                state.restore(kept, reached)
+            for state, snapshot in zip(self._bound, self._kept[reached], strict=True):
+                state.restore(snapshot, reached)
         for later in [at for at in self._kept if at > reached]:
             del self._kept[later]
         self.length, self.early_states = reached, None

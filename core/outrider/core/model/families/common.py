@@ -40,19 +40,19 @@ def optional_factor(config: ConfigReader, key: str) -> float | None:
 
 def rope(config: ConfigReader, head_dim: int, kind: str = "full_attention", *, interleaved: bool = False) -> RopeSpec:
     """Rope of one kind of layer, from `rope_parameters` (new, flat or by kind) or `rope_theta` + `rope_scaling` (published)."""
-    told = rope_table(config, kind)
-    name = told.first("rope_type", "type")
-    scaling = told.word(name, (*ROPES, *_OTHER_ROPES), "default")
+    table = rope_table(config, kind)
+    name = table.first("rope_type", "type")
+    scaling = table.word(name, (*ROPES, *_OTHER_ROPES), "default")
     scaling = _OTHER_ROPES.get(scaling, scaling)
-    theta = told.number("rope_theta", 2.0, default=10000.0)
+    theta = table.number("rope_theta", 2.0, default=10000.0)
     share, width = 1.0, head_dim
     if head_dim % 2:
-        told.fail(f"gives heads of {head_dim} dims, which cannot turn in pairs (head_dim, or hidden_size over heads)")
+        table.fail(f"gives heads of {head_dim} dims, which cannot turn in pairs (head_dim, or hidden_size over heads)")
     if scaling != "proportional":
-        share = told.number("partial_rotary_factor", 1e-6, 1.0, 1.0)
+        share = table.number("partial_rotary_factor", 1e-6, 1.0, 1.0)
         width = int(head_dim * share)
         if width < 2 or width % 2:
-            told.wrong(
+            table.wrong(
                 "partial_rotary_factor", f"of heads of {head_dim}, {width} dims would turn; it must be an even number"
             )
     divisors = config.numbers("rope_freqs", 1e-30, 1e38) if config.has("rope_freqs") else None
@@ -60,7 +60,7 @@ def rope(config: ConfigReader, head_dim: int, kind: str = "full_attention", *, i
         theta,
         width,
         scaling,
-        tuple(sorted(_scaling(told, scaling, width).items())),
+        tuple(sorted(_scaling(table, scaling, width).items())),
         tuple(divisors) if divisors else None,
         interleaved,
     )
@@ -68,14 +68,14 @@ def rope(config: ConfigReader, head_dim: int, kind: str = "full_attention", *, i
 
 def rope_table(config: ConfigReader, kind: str = "full_attention") -> ConfigReader:
     """The settings of the rope of one kind of layer, wherever the config has them."""
-    told = config.table("rope_parameters")
-    if told.empty():
+    table = config.table("rope_parameters")
+    if table.empty():
         return _published(config)
-    if not told.has(kind) and not told.nested():
-        return told.defaults(**config.values("rope_theta"))
-    if not told.has(kind):
-        told.wrong(kind, "there are layers of that kind")
-    return told.table(kind)
+    if not table.has(kind) and not table.nested():
+        return table.defaults(**config.values("rope_theta"))
+    if not table.has(kind):
+        table.wrong(kind, "there are layers of that kind")
+    return table.table(kind)
 
 
 def _published(config: ConfigReader) -> ConfigReader:
@@ -85,41 +85,41 @@ def _published(config: ConfigReader) -> ConfigReader:
     return made.given(**own)  # phi3: the outer one wins
 
 
-def _scaling(told: ConfigReader, kind: str, width: int) -> dict[str, Any]:
+def _scaling(table: ConfigReader, kind: str, width: int) -> dict[str, Any]:
     """The settings that a kind of scaling has."""
     if kind in ("linear", "dynamic"):
         if kind == "dynamic" and width < 4:
-            told.wrong("rope_type", "it needs heads of which at least 4 dims turn")
-        return {"factor": told.factor("factor")}
+            table.wrong("rope_type", "it needs heads of which at least 4 dims turn")
+        return {"factor": table.factor("factor")}
     if kind == "llama3":
-        return _llama3(told)
-    found = _optional(told, "factor") if kind != "default" else {}
+        return _llama3(table)
+    found = _optional(table, "factor") if kind != "default" else {}
     if kind == "proportional":
-        return {**found, "partial_rotary_factor": told.number("partial_rotary_factor", 0.0, 1.0, 1.0)}
+        return {**found, "partial_rotary_factor": table.number("partial_rotary_factor", 0.0, 1.0, 1.0)}
     if kind in ("yarn", "longrope"):
-        found |= _optional(told, "attention_factor")
-        found |= {_POSITIONS: told.integer(_POSITIONS, 2)} if told.has(_POSITIONS) else {}
+        found |= _optional(table, "attention_factor")
+        found |= {_POSITIONS: table.integer(_POSITIONS, 2)} if table.has(_POSITIONS) else {}
     if kind == "yarn":
-        found |= _optional(told, "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
-        found["truncate"] = told.flag("truncate", True)
+        found |= _optional(table, "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+        found["truncate"] = table.flag("truncate", True)
     for key in ("long_factor", "short_factor") if kind == "longrope" else ():
-        found[key] = tuple(told.numbers(key, 1e-6))
+        found[key] = tuple(table.numbers(key, 1e-6))
         if len(found[key]) != width // 2:
-            told.wrong(key, f"it must have {width // 2} numbers")
+            table.wrong(key, f"it must have {width // 2} numbers")
     return found
 
 
-def _llama3(told: ConfigReader) -> dict[str, Any]:
-    low, high = told.factor("low_freq_factor"), told.factor("high_freq_factor")
+def _llama3(table: ConfigReader) -> dict[str, Any]:
+    low, high = table.factor("low_freq_factor"), table.factor("high_freq_factor")
     if low >= high:
-        told.wrong("low_freq_factor", f"it must be below high_freq_factor, which is {high:g}")
-    positions = told.integer(_POSITIONS)
-    return {"factor": told.factor("factor"), "low_freq_factor": low, "high_freq_factor": high, _POSITIONS: positions}
+        table.wrong("low_freq_factor", f"it must be below high_freq_factor, which is {high:g}")
+    positions = table.integer(_POSITIONS)
+    return {"factor": table.factor("factor"), "low_freq_factor": low, "high_freq_factor": high, _POSITIONS: positions}
 
 
-def _optional(told: ConfigReader, *keys: str) -> dict[str, Any]:
+def _optional(table: ConfigReader, *keys: str) -> dict[str, Any]:
     """Factors as far as there are; a few writers put 0 for none."""
-    read = {key: told.number(key, 0.0, 1e6) for key in keys if told.has(key)}
+    read = {key: table.number(key, 0.0, 1e6) for key in keys if table.has(key)}
     return {key: value for key, value in read.items() if value}
 
 

@@ -50,8 +50,8 @@ def qwen3_next(config: ConfigReader) -> TargetSpec:
     """Qwen3-Next, Qwen3.5, 3.6 and 3.8: three of four layers are gated delta nets; gated attention with partial rope."""
     family = config.word("model_type").removesuffix("_text")
     delta = _delta(config)
-    told = config if config.has("rope_parameters") else config.defaults(partial_rotary_factor=0.25)
-    full = attention(config, rope(told, head_dim(config)), qk_norm="head", gate="in_q", **biased(config))
+    rope_config = config if config.has("rope_parameters") else config.defaults(partial_rotary_factor=0.25)
+    full = attention(config, rope(rope_config, head_dim(config)), qk_norm="head", gate="in_q", **biased(config))
     types = kinds(config, config.integer("full_attention_interval", default=4), slid="linear_attention")
     count = config.integer("num_experts", 0, EXPERTS, 0)
     channel: DenseSpec | ExpertsSpec
@@ -148,10 +148,10 @@ def _channels(config: ConfigReader, first: int = 0) -> list[DenseSpec | ExpertsS
 
 def glm4_moe(config: ConfigReader) -> TargetSpec:
     """GLM-4.5 and 4.6: sigmoid router over ordinary attention with partial rope."""
-    told = config if config.has("rope_parameters") else config.defaults(partial_rotary_factor=0.5)
+    rope_config = config if config.has("rope_parameters") else config.defaults(partial_rotary_factor=0.5)
     mixer = attention(
         config,
-        rope(told, head_dim(config)),
+        rope(rope_config, head_dim(config)),
         bias=config.flag("attention_bias"),
         qk_norm="head" if config.flag("use_qk_norm") else "",
     )

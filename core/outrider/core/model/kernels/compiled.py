@@ -119,10 +119,10 @@ def _key(command: Sequence[str], version: str, sources: Sequence[Path]) -> str:
 @cache
 def _processor() -> str:
     """What the processor can do, as far as the system tells."""
-    told = Path("/proc/cpuinfo")
-    if not told.exists():
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
         return platform.processor()
-    return next((line for line in told.read_text().splitlines() if line.startswith(("flags", "Features"))), "")
+    return next((line for line in info.read_text().splitlines() if line.startswith(("flags", "Features"))), "")
 
 
 def _digest(path: Path) -> str:

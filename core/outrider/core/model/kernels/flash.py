@@ -1,10 +1,10 @@
 """Triton kernels: attention of a few rows over held keys and values, from the projections to what each head gives.
 
 Three launches. The first norms and turns queries and keys and writes keys and values to their slots. The second splits the
-held rows among programs; the third joins what they found. Nothing hangs on a length that the host would have to know: programs
+held rows among programs; the third joins what they found. Nothing depends on a length that the host would have to know: programs
 read from device memory where the rows end, and those that have none leave at once, so a captured graph serves every length.
 
-What a row gives does not depend on how many rows share its pass, bit for bit: tiles of keys lie at absolute rows, program p
+What a row gives does not depend on how many rows share its pass, bit for bit: tiles of keys are at absolute rows, program p
 takes tiles p, p + P, …, P depends on the buffer alone, a tile of which a row sees nothing changes nothing for that row, and
 partial sums are joined in the order of programs. The queries of one key/value head, G S of them, go into tiles of 16 up to 16
 and of 32 beyond; for both the matrix units use one instruction in one order, and all sums over keys are made by them.

@@ -1,6 +1,6 @@
 """The fused steps of CUDA, in Triton: norms, gates, and attention of passes that decode. Imported only where Triton is.
 
-Sums are made in fp32 in an order that hangs on a row's width alone, so a row's result depends on that row; `flash` tells what
+Sums are made in fp32 in an order that depends on a row's width alone, so a row's result depends on that row; `flash` tells what
 holds for attention. No step reads a device value on the host, so all of them can be captured in a graph.
 
 Letters: `S` rows, `d` width, `I` inner width, `H` query heads, `K` key/value heads, `h` head size.
@@ -77,7 +77,7 @@ class Triton:
         """As `Fused`."""
         return flash.attend(mixed, kv, heads, place)
 
-    def crowd(self, places: Sequence[KVSlots]) -> None:
+    def attend_batch(self, places: Sequence[KVSlots]) -> None:
         """As `Fused`: none yet."""
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

@@ -18,7 +18,7 @@ from outrider.core.model.families.spec import Activation, AttentionSpec
 from .linear import Linear
 
 Mixture = Callable[[Tensor, Tensor, Tensor], Tensor]  # x [S, d], weights and experts [S, k] -> [S, d]
-Crowd = Callable[
+BatchAttention = Callable[
     [Tensor, Sequence[Tensor], "Heads"], Tensor
 ]  # `Fused.attend` with a `kv` for each of several conversations
 
@@ -81,8 +81,8 @@ class Fused(Protocol):
         """
         ...
 
-    def crowd(self, places: Sequence[KVSlots]) -> Crowd | None:
-        """What attends for several conversations at once, whose rows lie behind each other; None: only one at a time."""
+    def attend_batch(self, places: Sequence[KVSlots]) -> BatchAttention | None:
+        """What attends for several conversations at once, whose rows are one after another; None: only one at a time."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

@@ -132,7 +132,7 @@ class Int4(Linear):
         return y if self.bias is None else y + self.bias
 
     def _wide(self, x: Tensor) -> Tensor:
-        """[S, padded o] for many rows: blocks are expanded as they lie, transposed, and multiplied."""
+        """[S, padded o] for many rows: blocks are expanded as they are, transposed, and multiplied."""
         columns, block = x.shape[1], self._block
         packed = self.weight.view(-1, columns, block // 2)  # [blocks, i, block / 2]
         scales = self._scales.view(columns // self._group, -1, block, 2).permute(
@@ -244,7 +244,7 @@ class Table:
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """Where it is."""
         return self.weight.device
 
     def __call__(self, ids: Tensor) -> Tensor:

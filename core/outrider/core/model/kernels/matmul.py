@@ -1,6 +1,6 @@
 """Triton kernels: few rows times a quantised matrix, expanded in registers. Imported only where Triton is.
 
-A program takes some outputs and a part of the inputs; how many parts there are hangs on the matrix alone, and their sums are
+A program takes some outputs and a part of the inputs; how many parts there are depends on the matrix alone, and their sums are
 added in order by a second, small kernel. So a row's result does not depend on how many rows share its pass: up to 16 rows it
 is the same code for all, and taller tiles for up to 32 and 64 rows use the same matrix instruction on the same inputs in the
 same order. (Two warps and 64 outputs are chosen for that too: with four warps Hopper would take another instruction.)
@@ -94,7 +94,7 @@ def _grouped_linear(
         there = at < length
         byte = tl.load(line + at[None, :], mask=out_there[:, None] & there[None, :], other=0)
         byte = tl.reshape(byte, (BLOCK_O, BLOCK_B // CHUNK, CHUNK))
-        chunk = start + tl.arange(0, BLOCK_B // CHUNK) * CHUNK  # each lies in one group
+        chunk = start + tl.arange(0, BLOCK_B // CHUNK) * CHUNK  # each is in one group
         place = scale_line + (chunk // EACH)[None, :]
         mask = out_there[:, None] & (chunk < length)[None, :]
         factor = tl.load(scale + place, mask=mask, other=0.0).to(tl.float32)[:, :, None]

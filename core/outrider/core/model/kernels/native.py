@@ -1,6 +1,6 @@
 """The fused steps of a CPU, in C: norms, gates, and attention of passes that decode. `compiled` builds them.
 
-bf16 is rounded where torch rounds it; sums are made in fp32 in an order that hangs on a row alone.
+bf16 is rounded where torch rounds it; sums are made in fp32 in an order that depends on a row alone.
 
 Letters: `S` rows, `I` inner width, `H` query heads, `K` key/value heads, `h` head size.
 """
@@ -21,7 +21,7 @@ from outrider.core.model.families.spec import Activation, AttentionSpec
 
 from . import compiled
 from .activations import ACTIVATIONS
-from .interface import KINDS, Crowd, Heads, PlainNorm
+from .interface import KINDS, BatchAttention, Heads, PlainNorm
 from .linear import Linear
 
 _HALF = {torch.bfloat16: 1, torch.float32: 0}
@@ -125,7 +125,7 @@ class Native:
             raise MemoryError(f"no memory for the scores of {rows} rows")
         return out
 
-    def crowd(self, places: Sequence[KVSlots]) -> Crowd:
+    def attend_batch(self, places: Sequence[KVSlots]) -> BatchAttention:
         """As `Fused`."""
         shares, first = (_Share * len(places))(), 0
         for share, place in zip(shares, places, strict=True):

@@ -64,7 +64,7 @@ def _cuda() -> Fused | None:
     return found
 
 
-def told(kind: str) -> tuple[bool, str]:
+def backend_status(kind: str) -> tuple[bool, str]:
     """Whether there is a backend for a kind of device, and how it was made or why there is none."""
     if kind not in _found:
         _found[kind] = _find(kind)

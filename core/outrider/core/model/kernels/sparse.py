@@ -2,7 +2,7 @@
 
 Three launches, and the host never learns what was chosen: gate and up of all pairs (row, slot) with the activation, down of
 all pairs, and the weighted sum of each row's slots in their order. An expert's matrices are found by their addresses, which
-lie in a table on the device, so they may lie anywhere.
+are in a table on the device, so they may be anywhere.
 
 A program makes some outputs for up to 16 pairs that have chosen one expert, which is read once for all of them. It belongs to
 the first of these pairs; programs of the others leave at once. A tile is 16 wide however few pairs there are, and sums run
@@ -112,7 +112,7 @@ def _packed(
 ):
     """As `_plain` for codes, expanded as `kernels` does."""
     EACH: tl.constexpr = GROUP * BITS // 8  # bytes of a group
-    CHUNKS: tl.constexpr = BLOCK_B // CHUNK  # a chunk lies in one group
+    CHUNKS: tl.constexpr = BLOCK_B // CHUNK  # a chunk is in one group
     unit = tl.load(table + 2) if FLOAT4 else 1.0
     for start in range(0, length, BLOCK_B):
         at = start + tl.arange(0, BLOCK_B)

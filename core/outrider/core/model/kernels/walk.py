@@ -1,7 +1,7 @@
 """Triton kernel: linear recurrences over one matrix a head, token by token, in one launch. Imported only where Triton is.
 
 `M <- a M + k w^T`, read as `M^T q`. With `beta` the memory is corrected (gated delta net, arXiv 2412.06464):
-`w = beta (v - (a M)^T k)`; without, `w = v` (Mamba-2, arXiv 2405.21060). What happens to a column of M hangs on that column
+`w = beta (v - (a M)^T k)`; without, `w = v` (Mamba-2, arXiv 2405.21060). What happens to a column of M depends on that column
 alone, so each program holds a few columns of one head in registers and goes through all tokens.
 
 `walk` reads and leaves the memory as it was; `settle` goes through the first tokens of the same pass and writes it once. Both
@@ -25,7 +25,7 @@ COLUMNS = 8  # of the memory that one program holds
 
 
 class Steps(NamedTuple):
-    """What each token does to the memory. Rows may lie apart, the heads of a row lie behind each other."""
+    """What each token does to the memory. Rows may be apart, the heads of a row are one after another."""
 
     keys: Tensor  # [S, nk, dk]; a key head serves nv / nk value heads in order, as `repeat_interleave` has it
     values: Tensor  # [S, nv, dv]

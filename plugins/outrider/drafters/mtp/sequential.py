@@ -67,7 +67,7 @@ class Made(NamedTuple):
     back: Tensor  # [1, d] that is fed back
 
 
-class Chain:
+class SequentialDrafter:
     """Follows one conversation; the layers' rows are fed when a draft is asked for, or when many wait.
 
     `raw`: the target's states are taken before its final norm, `prenorm`: outputs are fed back before `out_norm`.
@@ -107,7 +107,7 @@ class Chain:
         self._drafted = None
         self._later = [max(0, min(fed, self._state.count - 1 - index)) for index, fed in enumerate(self._later)]
 
-    def fork(self) -> Chain:
+    def fork(self) -> SequentialDrafter:
         """Same weights, a copy of the rows."""
         other = copy.copy(self)
         other._state, other._later, other._drafted = self._state.fork(), list(self._later), None
@@ -123,11 +123,11 @@ class Chain:
         if not state.ready(len(context.tokens)):
             return None
         picks = ChainSampler(context, min(context.nodes, self.shape.nodes), weighs=not state.captured)
-        made: Made = state.feed()
+        outputs: Made = state.feed()
         if state.origin != self._origin:  # rows began anew
             self._later, self._origin = [0] * len(self._later), state.origin
-        while picks.add(made.logits[0]):
-            made = self._ahead(picks.path, made.back)
+        while picks.add(outputs.logits[0]):
+            outputs = self._ahead(picks.path, outputs.back)
         if picks.broken:
             state.wipe()
         return picks.draft()
@@ -142,23 +142,23 @@ class Chain:
             return None
         work = self._single if len(self._layers) == 1 else self._several
         row = state.count - (context.in_flight is None)
-        made = state.draft_ahead(context, count, partial(work, context.choose, count), rows=count)
-        if made is None:
+        result = state.draft_ahead(context, count, partial(work, context.choose, count), rows=count)
+        if result is None:
             return None
         self._drafted = row, context.in_flight
-        return Draft(made)
+        return Draft(result)
 
-    def _single(self, choose: Choose, count: int, made: Made, scratch: Scratch, _: Window) -> Tensor:
+    def _single(self, choose: Choose, count: int, outputs: Made, scratch: Scratch, _: Window) -> Tensor:
         """The tokens [count] of a chain, by one layer."""
         path = list[Tensor]()
         while True:
-            path.append(choose(made.logits, len(path)))
+            path.append(choose(outputs.logits, len(path)))
             if len(path) == count:
                 return torch.cat(path)
             where = scratch.line(1, len(path) - 1)
-            made = self._run(0, self._state.rows, path[-1].clamp(min=0), made.back, where, slice(0, 1))
+            outputs = self._run(0, self._state.rows, path[-1].clamp(min=0), outputs.back, where, slice(0, 1))
 
-    def _several(self, choose: Choose, count: int, made: Made, scratch: Scratch, window: Window) -> Tensor:
+    def _several(self, choose: Choose, count: int, outputs: Made, scratch: Scratch, window: Window) -> Tensor:
         """The tokens [count] of a chain, each by a layer of its own.
 
         Of the rows that layer k reads the first k were waiting for the first tokens of the window.
@@ -167,7 +167,7 @@ class Chain:
         said = window.tokens  # and behind what is true of it, the draft
         path = list[Tensor]()
         while True:
-            path.append(choose(made.logits, len(path)))
+            path.append(choose(outputs.logits, len(path)))
             depth = len(path)
             if depth == count:
                 return torch.cat(path)
@@ -176,7 +176,7 @@ class Chain:
             first = scratch.base - window.taken - depth
             hidden = rows[len(self._layers) + depth - 1].parts[0][first + at]
             where = scratch._replace(base=first).line(depth + width)
-            made = self._run(depth, rows, said.clamp(min=0), hidden, where, window.taken + depth - 1)
+            outputs = self._run(depth, rows, said.clamp(min=0), hidden, where, window.taken + depth - 1)
 
     def _caught_up(self) -> bool:
         """Run the further layers over the rows whose tokens are all known; False where there are not enough rows yet."""
@@ -203,19 +203,19 @@ class Chain:
         state, depth = self._state, len(path)
         if len(self._layers) == 1:
             return state.follow(path[-1], back, depth)
-        made = self._feed_later(depth, self._later[depth - 1], state.count, [*state.tokens, *path])
+        outputs = self._feed_later(depth, self._later[depth - 1], state.count, [*state.tokens, *path])
         self._later[depth - 1] = max(0, state.count - depth)  # behind that row, tokens of the draft were read
-        assert made is not None
-        return made
+        assert outputs is not None
+        return outputs
 
     def _feed_later(self, depth: int, first: int, stop: int, ids: Sequence[int]) -> Made | None:
         """Run layer `depth` over rows `first` to `stop` of a conversation with these ids; what it makes of the newest."""
-        state, made = self._state, None
+        state, outputs = self._state, None
         for row, position, count in state.passes(first, stop):
             some = ids[position + 1 + depth :][:count]
             hidden = state.rows[len(self._layers) + depth - 1].parts[0][row : row + count]
-            made = state.run(some, hidden, row, key=depth, run=partial(self._run, depth))
-        return made
+            outputs = state.run(some, hidden, row, key=depth, run=partial(self._run, depth))
+        return outputs
 
     def _read(self, states: Tensor) -> Tensor:
         """[S, 1, d] -> [S, d] as the first layer takes them."""
@@ -232,9 +232,9 @@ class Chain:
     ) -> Made:
         """As `DraftState` runs it, through one layer; what is fed back is kept for the next one."""
         layer = self._layers[depth]
-        made = layer(self._target.embed(ids), hidden, where, memory[depth : depth + 1])
-        read = layer.out_norm(made)
-        back = made if self._prenorm else read
+        output = layer(self._target.embed(ids), hidden, where, memory[depth : depth + 1])
+        read = layer.out_norm(output)
+        back = output if self._prenorm else read
         if depth + 1 < len(self._layers):
             memory[len(self._layers) + depth].take(where, back)
         return Made(self._target.head(read[newest]), back[newest])

@@ -51,7 +51,7 @@ class Depth(nn.Module):
         return self.norm(self.block(x, along))
 
 
-class AheadTrainee(Learner):
+class SequentialTrainee(Learner):
     """All layers. Those behind the first are zeros until they become copies of it."""
 
     def __init__(self, teacher: Teacher, settings: Settings, ground: Frozen | Joint, luck: torch.Generator) -> None:
@@ -84,7 +84,7 @@ class AheadTrainee(Learner):
             depths = ((depth, said, x) for depth, ((said, _), x) in enumerate(zip(found, states[1:], strict=True)))
             return losses.each(batch, states[0], depths)
 
-        return losses.told(lean.backward([read.last, *(x for _, x in found)], each))
+        return losses.report(lean.backward([read.last, *(x for _, x in found)], each))
 
     def _count(self, done: float) -> int:
         """Layers that learn now; those that begin to become copies of the first."""
@@ -148,12 +148,12 @@ class AheadTrainee(Learner):
 
     def tensors(self) -> dict[str, Tensor]:
         """All weights under their published names."""
-        made: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for index, depth in enumerate(self.depths):
             known = depth if bool(depth.eh_proj.weight.any()) else self.depths[0]
             at = f"{PREFIX}layers.{self._teacher.info.layers + index}."
-            made |= {at + published(name): part for name, part in known.state_dict().items()}
-        return made
+            tensors |= {at + published(name): part for name, part in known.state_dict().items()}
+        return tensors
 
     def _rows(self) -> tuple[Tensor, Tensor]:
         """Embedding and output layer, [V, d] each."""
@@ -170,8 +170,8 @@ def published(name: str) -> str:
 
 def _texts(lengths: list[int]) -> list[Text]:
     """Texts of these lengths, one after another."""
-    made, at = list[Text](), 0
+    texts, at = list[Text](), 0
     for length in lengths:
-        made.append(Text(at, at, at + length))
+        texts.append(Text(at, at, at + length))
         at += length
-    return made
+    return texts

@@ -28,9 +28,9 @@ from outrider.core.train.recipe import Batch
 from outrider.core.train.teacher import Teacher
 from outrider.core.train.teacher_in_training import Frozen, Joint
 
-from .heads import open_heads
 from .layout import META, read_settings
 from .learning import Learner, Losses, Settings
+from .parallel import open_heads
 
 OURS = {ours: theirs for theirs, ours in META.items()}
 
@@ -51,7 +51,7 @@ def shape(teacher: Teacher, settings: Settings) -> TargetSpec:
     return TargetSpec("llama", d, spec.vocab, spec.context, spec.eps, (layer,) * settings.depths, tied=False)
 
 
-class BesideTrainee(Learner):
+class ParallelTrainee(Learner):
     """All heads."""
 
     def __init__(
@@ -72,7 +72,7 @@ class BesideTrainee(Learner):
         def each(states: list[Tensor]) -> Iterator[Tensor]:
             return losses.each(batch, states[0], self._heads(batch, states[1], sayings))
 
-        return losses.told(lean.backward([read.last, read.kept[0]], each))
+        return losses.report(lean.backward([read.last, read.kept[0]], each))
 
     def _heads(self, batch: Batch, state: Tensor, sayings: Sayings) -> Iterator[tuple[int, Said, Tensor]]:
         """Of each head the rows that are asked, and what the output layer reads of them [R, d]."""
@@ -113,11 +113,11 @@ class BesideTrainee(Learner):
     def tensors(self) -> dict[str, Tensor]:
         """All weights as Meta names and orders them."""
         size = self._mixer.head_dim
-        made = {}
+        tensors = {}
         for index, head in enumerate(self.heads):
             for name, part in head.state_dict().items():
-                made[f"extra_heads.{index}.{OURS[name]}"] = neighbours(name, part, size)
-        return made
+                tensors[f"extra_heads.{index}.{OURS[name]}"] = neighbours(name, part, size)
+        return tensors
 
     @property
     def _mixer(self) -> AttentionSpec:
@@ -159,11 +159,11 @@ def trunk(teacher: Teacher) -> dict[str, Tensor]:
     from outrider.core.train.decoder import read
 
     decoder = read(Path(teacher.info.path))
-    found: dict[str, Tensor] = {
+    tensors: dict[str, Tensor] = {
         "tok_embeddings.weight": decoder.model.embed_tokens.weight,
         "output.weight": decoder.table,
     }
-    found["norm.weight"] = decoder.model.norm.weight
+    tensors["norm.weight"] = decoder.model.norm.weight
     for index, layer in enumerate(decoder.model.layers):
         assert isinstance(layer, Layer)
         spec = layer.self_attn.spec
@@ -173,5 +173,5 @@ def trunk(teacher: Teacher) -> dict[str, Tensor]:
                     f"Meta's container has no place for {teacher.info.name}: it holds plain llamas.",
                     "Leave --full out; the heads alone are read beside any model.",
                 )
-            found[f"layers.{index}.{OURS[name]}"] = neighbours(name, part, spec.head_dim)
-    return {name: part.clone() for name, part in found.items()}
+            tensors[f"layers.{index}.{OURS[name]}"] = neighbours(name, part, spec.head_dim)
+    return {name: part.clone() for name, part in tensors.items()}

@@ -39,7 +39,7 @@ from .layout import HEADS, META, read_settings
 AGAIN = "Download the heads again, whole."
 
 
-class Heads:
+class ParallelDrafter:
     """Follows one conversation; every head sees the same states."""
 
     block = True
@@ -63,7 +63,7 @@ class Heads:
         """Only the first `length` tokens are true."""
         self._state.rewind(length)
 
-    def fork(self) -> Heads:
+    def fork(self) -> ParallelDrafter:
         """Same weights, a copy of the rows."""
         other = copy.copy(self)
         other._state = self._state.fork()
@@ -103,7 +103,7 @@ class Heads:
         return torch.cat([made[newest] for made in self._layers.each(hidden, where, memory)])
 
 
-def load(target: Target, path: Path) -> Heads:
+def load(target: Target, path: Path) -> ParallelDrafter:
     """The heads of the folder at `path`. Raises ModelError, BrokenFileError."""
     settings = read_settings(path)
     with open_heads(path) as files:
@@ -114,7 +114,7 @@ def load(target: Target, path: Path) -> Heads:
             )
         inner = (*files.size("model.layers.0.mlp.gate_proj.weight"), 1)[0]
         spec = _spec(settings, target.info.vocab, count, inner)
-        return Heads(target, load_layers(WeightReader(files, spec, target, form=target.form)))
+        return ParallelDrafter(target, load_layers(WeightReader(files, spec, target, form=target.form)))
 
 
 def open_heads(path: Path) -> DraftFiles:
@@ -136,7 +136,7 @@ def open_heads(path: Path) -> DraftFiles:
 
 def _spec(settings: Mapping[str, Any], vocab: int, count: int, inner: int) -> DraftSpec:
     """Layers of a llama whose rope pairs neighbours, as its authors stored it."""
-    told = {
+    config = {
         "hidden_size": settings["dim"],
         "vocab_size": vocab,
         "num_attention_heads": settings["n_heads"],
@@ -145,4 +145,4 @@ def _spec(settings: Mapping[str, Any], vocab: int, count: int, inner: int) -> Dr
         "rms_norm_eps": settings.get("norm_eps", 1e-5),
         "rope_theta": settings.get("rope_theta", 10000.0),
     }
-    return DraftConfig(told, "params.json", AGAIN).layers([0] * count, interleaved=True)
+    return DraftConfig(config, "params.json", AGAIN).layers([0] * count, interleaved=True)
