@@ -134,7 +134,7 @@ def _kept(folder: Path, stem: str) -> ctypes.CDLL | None:
     for path in sorted(folder.glob(f"{stem}-*.so")):
         if path.stem.rpartition("-")[2] == _digest(path):
             with contextlib.suppress(OSError):  # a folder that can only be read
-                os.utime(path)  # what `prune` goes by
+                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # what `prune` goes by
             return ctypes.CDLL(str(path))
         path.unlink(missing_ok=True)
     return None
@@ -144,7 +144,7 @@ def prune(folder: Path, name: str) -> None:
     """Remove libraries that nobody has loaded for a month: those of earlier versions, compilers and processors."""
     for path in folder.glob(f"{name}-*.so"):
         with contextlib.suppress(OSError):  # another process was first, or the folder is not ours
-            if path.stat().st_mtime < time.time() - UNUSED:
+            if path.stat().st_atime < time.time() - UNUSED:
                 path.unlink()
 
 
