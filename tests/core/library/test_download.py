@@ -104,14 +104,10 @@ def test_the_real_pip_from_a_folder(
     assert shelf.resolve("toy") == library / "toy.gguf"
 
 
-def test_without_pip_uv_runs_it(monkeypatch: pytest.MonkeyPatch, entry: Entry, tmp_path: Path) -> None:
+def test_without_pip_the_hub_s_client_brings_it(monkeypatch: pytest.MonkeyPatch, entry: Entry, tmp_path: Path) -> None:
     monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(sources.shutil, "which", lambda name: "/bin/uv")
     command = sources.pip_command(entry.sources[0], tmp_path) or []
-    assert command[:8] == ["/bin/uv", "run", "--no-project", "--with", "pip", "python", "-m", "pip"]
-    assert command[-1] == "toy-model==1.0" and "--no-deps" in command
-    monkeypatch.setattr(sources.shutil, "which", lambda name: None)
-    assert sources.pip_command(entry.sources[0], tmp_path) is None
+    assert command[-4:] == ["outrider.core.library.wheelget", "toy-model", "1.0", str(tmp_path)]
 
 
 def test_what_is_there_is_hashed_once(

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,6 +71,7 @@ def _app_findings(environ: Mapping[str, str]) -> list[Finding]:
         _modes,
         _kept,
         _installers,
+        lambda: _unused_cuda(Path("/dev")),
         _plugins,
         _settings,
     ]
@@ -184,11 +186,22 @@ def _installers() -> list[Finding]:
     here = [name for name in ("pipx", "uv") if shutil.which(name)]
     text = f"this environment belongs to {kind}" + (f"; also here: {', '.join(here)}" if here else "")
     if kind == "none":
-        fix = "Install uv or pip; `outrider plugins install` and a first download of the starter need one."
+        fix = "Install uv or pip; `outrider plugins install` needs one."
         return [Finding("note", "installer", "There is no pip in this environment and no uv on the path.", fix)]
     if kind == "pipx" and "pipx" not in here:
         return [Finding("note", "installer", "This environment is pipx's, but pipx is not on the path.", "Add it.")]
     return [Finding("ok", "installer", text)]
+
+
+def _unused_cuda(devices: Path) -> list[Finding]:
+    """A build of PyTorch that brought gigabytes for a GPU that is not here."""
+    brought = any(
+        (one.metadata["Name"] or "").startswith(("nvidia-cublas", "nvidia_cublas")) for one in metadata.distributions()
+    )
+    if not brought or any(devices.glob("nvidia*")) or (devices / "dxg").exists():  # dxg: a GPU of WSL's host
+        return []
+    text = "PyTorch is the build for CUDA, and there is no NVIDIA GPU: about 4 GB could go."
+    return [Finding("note", "torch", text, "Install Outrider again with the CPU build, as README says under Install.")]
 
 
 def _plugins() -> list[Finding]:

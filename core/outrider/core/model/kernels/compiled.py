@@ -6,6 +6,7 @@ by its one entry for all compilers; a second runtime beside it would fight for t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -15,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -23,6 +25,7 @@ import torch
 
 from outrider.core.base import paths
 
+UNUSED = 30 * 86400.0  # seconds after which a library that nobody loads is removed
 TIMEOUT = 60.0  # seconds that a compiler may take
 _FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-fno-math-errno", "-ffp-contract=fast")
 _TUNED = ("-march=native", "-mcpu=native", "")  # the first that the compiler takes
@@ -54,6 +57,7 @@ def library(name: str, sources: Sequence[Path]) -> tuple[ctypes.CDLL, str]:
             # a whole file under a name that tells its content, or none, however many processes build at once
             kept = folder / f"{stem}-{_digest(made)}.so"
             os.replace(made, kept)
+        prune(folder, name)
         return ctypes.CDLL(str(kept)), version
     except OSError as error:
         raise UnbuiltError(f"{folder} cannot be used: {error}; make it writable, or set OUTRIDER_HOME") from error
@@ -129,9 +133,19 @@ def _kept(folder: Path, stem: str) -> ctypes.CDLL | None:
     """A library that was built before; what is not whole any more is removed."""
     for path in sorted(folder.glob(f"{stem}-*.so")):
         if path.stem.rpartition("-")[2] == _digest(path):
+            with contextlib.suppress(OSError):  # a folder that can only be read
+                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # what `prune` goes by
             return ctypes.CDLL(str(path))
         path.unlink(missing_ok=True)
     return None
+
+
+def prune(folder: Path, name: str) -> None:
+    """Remove libraries that nobody has loaded for a month: those of earlier versions, compilers and processors."""
+    for path in folder.glob(f"{name}-*.so"):
+        with contextlib.suppress(OSError):  # another process was first, or the folder is not ours
+            if path.stat().st_atime < time.time() - UNUSED:
+                path.unlink()
 
 
 def _build(command: Sequence[str], sources: Sequence[Path], made: Path) -> None:
