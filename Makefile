@@ -1,7 +1,7 @@
 # `make chat` and `make test` do all their own set-up in $(VENV): environment, packages, starter model.
 #
 #   make chat                      chat in the terminal          make chat ARGS="--drafter prompt_lookup"
-#   make chat TORCH_INDEX= TORCH='torch>=2.7'   for a GPU that nvidia-smi does not show
+#   make chat TORCH='torch>=2.7'   for a GPU that nvidia-smi does not show
 #   make test                      all tests: about 8 minutes on two cores
 #   make test ARGS="tests/app -x"  some of them
 #   make test ARGS="-m 'not real and not thorough'"              the quick ones: about 3 minutes
@@ -12,8 +12,9 @@
 #   make clean                     take the environment away; models and chats stay
 
 PYTHON ?= python3
-# Linux gets the CPU build of PyTorch from its own index (0.2 GB, not 3), but where there is a GPU; elsewhere all builds are alike.
-CPU := $(and $(filter Linux,$(shell uname -s)),$(if $(shell command -v nvidia-smi),,yes))
+# Linux gets the CPU build of PyTorch from its own index (0.2 GB, not 3), but where there is a GPU or TORCH is given; elsewhere all
+# builds are alike.
+CPU := $(and $(filter undefined,$(origin TORCH)),$(filter Linux,$(shell uname -s)),$(if $(shell command -v nvidia-smi),,yes))
 TORCH ?= $(if $(shell command -v nvidia-smi),torch>=2.7,$(shell sed -n '/^torch/{p;q;}' packaging/constraints-cpu.txt))
 TORCH_INDEX ?= $(if $(CPU),https://download.pytorch.org/whl/cpu)
 VENV := .venv
@@ -69,7 +70,7 @@ $(VENV)/constraints.txt: $(VENV)/.python always
 
 $(VENV)/.app: pyproject.toml $(VENV)/constraints.txt
 	$(if $(TORCH_INDEX),$(PIP) install --quiet --retries 1 --index-url $(TORCH_INDEX) '$(TORCH)' || \
-	  echo "$(TORCH_INDEX) has no $(TORCH) or cannot be reached: what the usual index has is taken, which may be 5 GB." >&2)
+	  echo "That index cannot be reached or has no such version: the usual one is taken, which may bring 5 GB." >&2)
 	$(PIP) install -c $(VENV)/constraints.txt $(HELD) '$(TORCH)' -e .
 	@touch $@
 
