@@ -70,7 +70,7 @@ $(VENV)/constraints.txt: $(VENV)/.python always
 
 $(VENV)/.app: pyproject.toml $(VENV)/constraints.txt
 	$(if $(TORCH_INDEX),$(PIP) install --quiet --retries 1 --index-url $(TORCH_INDEX) '$(TORCH)' || \
-	  echo "That index cannot be reached or has no such version: the usual one is taken, which may bring 5 GB." >&2)
+	  echo "That index cannot be reached or has no such version. The usual one may bring 5 GB." >&2)
 	$(PIP) install -c $(VENV)/constraints.txt $(HELD) '$(TORCH)' -e .
 	@touch $@
 
