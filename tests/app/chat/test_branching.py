@@ -31,12 +31,16 @@ async def settled(chat: Ride, *texts: str) -> None:
     """Wait until this is what is said, and all of it is on the screen."""
     await chat.until(lambda: said(chat) == list(texts))
     await chat.ready()
-    shown = [
+    await chat.until(lambda: shown(chat) == list(texts))
+
+
+def shown(chat: Ride) -> list[str]:
+    """What the messages on the screen say."""
+    return [
         widget.turn.text if isinstance(widget, UserMessage) else widget.reply.text
         for widget in chat.chat.transcript.children
         if isinstance(widget, UserMessage | ReplyView)
     ]
-    assert shown == list(texts)
 
 
 async def test_edit_choose_and_delete(ride: Any) -> None:
