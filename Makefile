@@ -2,9 +2,9 @@
 #
 #   make chat                      chat in the terminal          make chat ARGS="--drafter prompt_lookup"
 #   make chat TORCH='torch>=2.7'   for a GPU that nvidia-smi does not show
-#   make test                      all tests: about 8 minutes on two cores
+#   make test                      all tests: about 11 minutes on two cores
 #   make test ARGS="tests/app -x"  some of them
-#   make test ARGS="-m 'not real and not thorough'"              the quick ones: about 3 minutes
+#   make test ARGS="-m 'not real and not thorough'"              the quick ones: about 4 minutes
 #   make test-lowest               all tests with the lowest versions that pyproject.toml claims, in an environment of its own
 #   make test-newest               the same with the newest; PYTHON=python3.13 for another Python
 #   make check                     ruff, pyright, import rules
