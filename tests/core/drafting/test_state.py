@@ -305,3 +305,15 @@ def test_a_round_in_flight_is_drafted_behind_before_it_is_read(target: TargetMod
     tell(state, torch.cat((IDS[:20], OTHERS[20:])), 20, 23)  # the round did not happen
     same(state.feed(), want(torch.cat((IDS[:20], OTHERS[20:]))[:23], unknown))
     assert not state.ready(22) and state.draft_ahead(context(22, None), "one", work, rows=1) is None
+
+
+def test_a_fork_writes_the_rows_of_a_round_in_flight_itself(target: TargetModel) -> None:
+    state, guess = follower(target), torch.randn(1, layers.WIDTH, generator=RANDOM)
+    tell(state, IDS, 0, 18)
+    flying = InFlight(18, IDS[18:21], torch.tensor([3]), STATES[17:20])
+    made = state.draft_ahead(context(18, flying), "one", last_and_next(state, one_layer(target), guess), rows=1)
+    assert (made is None) == (target.graphs is None)
+    fork, flying.taken = state.fork(), 3
+    for one in (fork, state):
+        tell(one, IDS, 18, 21)
+        same(one.feed(), want(IDS[:21]))

@@ -225,6 +225,7 @@ class DraftState:
         """A copy that goes its own way; states are never written, so they are shared."""
         other = copy.copy(self)
         other.tokens, other._spans, other._known = list(self.tokens), list(self._spans), list(self._known)
+        other._ahead = None  # whose rows are not among those that are copied
         other._new_rows()
         for ours, theirs in zip(self.rows, other.rows, strict=True):
             for source, part in zip(ours.parts, theirs.parts, strict=True):
