@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .chain import ChainSampler
     from .files import DraftFiles, open_draft
     from .layers import DraftLayers, WeightReader, load_layers
-    from .state import DraftState
+    from .state import DraftState, StateDrafter
 
 __all__ = [
     "API",
@@ -50,6 +50,7 @@ __all__ = [
     "ModelInfo",
     "Needs",
     "Shape",
+    "StateDrafter",
     "Stateless",
     "Stream",
     "Target",
@@ -63,6 +64,7 @@ _LAZY = {
     "DraftFiles": "files",
     "DraftLayers": "layers",
     "DraftState": "state",
+    "StateDrafter": "state",
     "WeightReader": "layers",
     "load_layers": "layers",
     "open_draft": "files",

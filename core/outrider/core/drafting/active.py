@@ -51,7 +51,6 @@ class ActiveDrafter(Protocol):
 
     name: str
     trusted: bool
-    device: bool
     free: bool  # may be asked at any time, for next to nothing
     block: bool  # makes all tokens of a draft at once
     line: int | None  # tokens up to which its drafts are chains, where longer ones are trees
@@ -92,10 +91,6 @@ class ActiveDrafter(Protocol):
 
     def on_device(self, name: str | None = None) -> GuardedDrafter | None:
         """The one of that name, or that was chosen for this round, if it can draft on the device."""
-        ...
-
-    def propose_device(self, context: DeviceContext) -> DraftTree | None:
-        """As `DeviceDrafter`; asked of what `on_device` gave."""
         ...
 
     def drafted_by(self, author: GuardedDrafter | None) -> None:

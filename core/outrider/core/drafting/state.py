@@ -443,3 +443,31 @@ class DraftState:
             self.count, self._written = base + 1, 1
         self._ahead = flying
         return result
+
+
+class StateDrafter:
+    """What all drafters with a `DraftState` do alike; a subclass sets `_state` and proposes."""
+
+    _state: DraftState
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        self._state.clear()
+
+    def advance(self, step: Committed) -> None:
+        """Take in what became true; layers run over it when a draft is asked for."""
+        self._state.advance(step)
+
+    def rewind(self, length: int) -> None:
+        """Only the first `length` tokens are still true."""
+        self._state.rewind(length)
+
+    def fork(self) -> Self:
+        """Same weights, a copy of the conversation."""
+        other = copy.copy(self)
+        other._state = self._state.fork()
+        return other
+
+    def close(self) -> None:
+        """Forget the conversation; memory goes with the last reference."""
+        self.reset()

@@ -241,8 +241,8 @@ class Answer:
     def _decide(self, rounds: Rounds, drafter: ActiveDrafter | None, room: int) -> Choice:
         """Who drafts in this round and how many tokens; it may have been launched already."""
         choice = self._best(rounds, drafter, room)
-        if rounds.in_flight is not None:
-            self.policy.launched(*rounds.in_flight)
+        if (launched := rounds.in_flight) is not None:
+            self.policy.launched(*launched)
         return choice
 
     def _best(self, rounds: Rounds, drafter: ActiveDrafter | None, room: int) -> Choice:

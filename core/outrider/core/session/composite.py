@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from outrider.core.drafting.active import GuardedDrafter
-from outrider.core.drafting.contract import Committed, Context, DeviceContext, Needs, Shape
+from outrider.core.drafting.contract import Committed, Context, Needs, Shape
 from outrider.core.policy.decisions import Candidate, Choice, Drafted, Judged, UpcomingRound
 from outrider.core.policy.policy import Policy
 from outrider.core.sampling.draft_tree import DraftTree
@@ -36,7 +36,7 @@ NOBODY = torch.empty(0, dtype=torch.int64)  # path of a step for one that did no
 class Composite:
     """An `ActiveDrafter` made of several; every part gets all tokens, but only its own drafts."""
 
-    device = block = False
+    block = False
     line: int | None = None
 
     def __init__(
@@ -153,10 +153,6 @@ class Composite:
         """As `ActiveDrafter`."""
         wanted = self._choice.name if name is None else name
         return next((part for part in self._parts if part.name == wanted and part.on_device()), None)
-
-    def propose_device(self, context: DeviceContext) -> DraftTree | None:
-        """Never called: a part is asked."""
-        return None
 
     def drafted_by(self, author: GuardedDrafter | None) -> None:
         """As `ActiveDrafter`."""

@@ -5,15 +5,14 @@ Letters: `n` drafting slots, `d` width, `V` vocabulary of the target, `Vd` of th
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import ChainSampler, Choose, Committed, Context, DeviceContext, Draft, Needs, Shape, Target
-from outrider.core.drafting.state import Scratch, Window
+from outrider.core.drafting import ChainSampler, Choose, Context, DeviceContext, Draft, Needs, Shape, Target
+from outrider.core.drafting.state import Scratch, StateDrafter, Window
 from outrider.core.sampling.sample import certainty, in_target_ids
 
 from .build import Parts
@@ -40,7 +39,7 @@ class Slots:
         self.follow: Follow = follow or (lambda slot, previous: logits[slot])
 
 
-class DFlashDrafter:
+class DFlashDrafter(StateDrafter):
     """Follows one conversation. The context rows always end before the newest token, whose states do not exist yet."""
 
     block = True
@@ -55,28 +54,6 @@ class DFlashDrafter:
         self.shape = Shape(nodes=TREE if self._bushy else plan.drafts, depth=plan.drafts)
         self._state = parts.network.new_state(target)
         self.device = self._state.captured and not self._bushy
-
-    def reset(self) -> None:
-        """Forget the conversation."""
-        self._state.clear()
-
-    def advance(self, step: Committed) -> None:
-        """Keep the states that came."""
-        self._state.advance(step)
-
-    def rewind(self, length: int) -> None:
-        """States of the first `length` tokens are still true."""
-        self._state.rewind(length)
-
-    def fork(self) -> DFlashDrafter:
-        """Same weights, and a copy of the context."""
-        other = copy.copy(self)
-        other._state = self._state.fork()
-        return other
-
-    def close(self) -> None:
-        """Forget the conversation; memory goes with the last reference."""
-        self.reset()
 
     @torch.inference_mode()
     def propose(self, context: Context) -> Draft | None:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import ChainSampler, Choose, Committed, Context, DeviceContext, Draft, Needs, Shape
-from outrider.core.drafting.state import DraftState, Scratch, Window
+from outrider.core.drafting import ChainSampler, Choose, Context, DeviceContext, Draft, Needs, Shape
+from outrider.core.drafting.state import DraftState, Scratch, StateDrafter, Window
 from outrider.core.sampling.sample import in_target_ids
 
 from .network import Network
 
 if TYPE_CHECKING:
-    from typing import Self
+    pass
 
 LONGEST = 32  # tokens of a chain, levels of a tree
 NODES = 63  # of a tree
@@ -54,7 +54,7 @@ class Style:
         return max(LONGEST, (self.depth - 1) * self.top_k)
 
 
-class EagleDrafter:
+class EagleDrafter(StateDrafter):
     """Follows one conversation."""
 
     def __init__(self, network: Network, state: DraftState, states: tuple[int, ...], vocab: int, style: Style) -> None:
@@ -63,26 +63,6 @@ class EagleDrafter:
         self.line = style.depth if style.tree == "auto" else None
         self.device = state.captured
         self._network, self._state, self._vocab, self._style = network, state, vocab, style
-
-    def reset(self) -> None:
-        """Forget the conversation."""
-        self._state.clear()
-
-    def advance(self, step: Committed) -> None:
-        """Keep the tokens whose states are known; the layer runs over them when a draft is asked for."""
-        self._state.advance(step)
-
-    def rewind(self, length: int) -> None:
-        """Only the first `length` tokens are still true."""
-        self._state.rewind(length)
-
-    def fork(self) -> Self:
-        """Same weights, a copy of the conversation."""
-        return type(self)(self._network, self._state.fork(), self.needs.hidden, self._vocab, self._style)
-
-    def close(self) -> None:
-        """Forget the conversation; memory goes with the last reference."""
-        self.reset()
 
     @property
     def nbytes(self) -> int:

@@ -12,7 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outrider.core.drafting import Committed, Context, DeviceContext, Draft, DraftState, InFlight, Needs, Shape
+from outrider.core.drafting import (
+    Committed,
+    Context,
+    DeviceContext,
+    Draft,
+    DraftState,
+    InFlight,
+    Needs,
+    Shape,
+    StateDrafter,
+)
 
 from .heads import DraftHeads, Guesses, on
 from .tree import NODES, PUBLISHED, RANKS, Choice, Meter, grow, parents_of, prior
@@ -37,7 +47,7 @@ class _Table(NamedTuple):
         return self.length + self.in_flight.taken if self.in_flight.taken else -1
 
 
-class MedusaDrafter:
+class MedusaDrafter(StateDrafter):
     """Follows one conversation.
 
     `choices` fixes the tree. Without it the tree is the published one at first, and then grown from how often each guess of
@@ -70,7 +80,7 @@ class MedusaDrafter:
 
     def reset(self) -> None:
         """Forget the conversation; what was measured stays."""
-        self._state.clear()
+        super().reset()
         self._guessed = None
         self._tables.clear()
 
@@ -84,7 +94,7 @@ class MedusaDrafter:
             table = self._tables.popleft()
             if table.start == step.start:
                 self._learn(table.nodes, dict(zip(table.parents, table.ids.tolist(), strict=True)), step)
-        self._state.advance(step)
+        super().advance(step)
 
     def _learn(self, nodes: Sequence[Choice], guesses: Mapping[Choice, Sequence[int]], step: Committed) -> None:
         path = [(), *(nodes[node] for node in step.path.tolist())]
@@ -94,15 +104,11 @@ class MedusaDrafter:
         """Only the first `length` tokens are still true."""
         self._guessed = None
         self._tables.clear()
-        self._state.rewind(length)
+        super().rewind(length)
 
     def fork(self) -> MedusaDrafter:
         """Same heads and measurements, a copy of the conversation."""
         return MedusaDrafter(self._heads, self._vocab, self._choices, self._meter, self._state.fork())
-
-    def close(self) -> None:
-        """Forget the conversation; the heads go with the last reference."""
-        self.reset()
 
     @torch.inference_mode()
     def propose(self, context: Context) -> Draft | None:

@@ -9,7 +9,6 @@ Letters: `S` rows of a pass, `d` width, `V` vocabulary.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from torch import Tensor
 from outrider.core.base.errors import ModelError
 from outrider.core.drafting import (
     ChainSampler,
-    Committed,
     Context,
     DeviceContext,
     Draft,
@@ -32,14 +30,14 @@ from outrider.core.drafting import (
 )
 from outrider.core.drafting.files import DraftConfig, DraftFiles, DraftSpec, open_draft
 from outrider.core.drafting.layers import DraftLayers, Layout, Rows, WeightReader, load_layers
-from outrider.core.drafting.state import Scratch, Window
+from outrider.core.drafting.state import Scratch, StateDrafter, Window
 
 from .layout import HEADS, META, read_settings
 
 AGAIN = "Download the heads again, whole."
 
 
-class ParallelDrafter:
+class ParallelDrafter(StateDrafter):
     """Follows one conversation; every head sees the same states."""
 
     block = True
@@ -50,28 +48,6 @@ class ParallelDrafter:
         self.shape = Shape(nodes=len(layers.blocks), depth=len(layers.blocks))
         self._state = DraftState(target, layers.mixers, layers.tables, lambda states: states[:, 0], self._run)
         self.device = self._state.captured
-
-    def reset(self) -> None:
-        """Forget the conversation."""
-        self._state.clear()
-
-    def advance(self, step: Committed) -> None:
-        """Keep the states before the target's last layer."""
-        self._state.advance(step)
-
-    def rewind(self, length: int) -> None:
-        """Only the first `length` tokens are true."""
-        self._state.rewind(length)
-
-    def fork(self) -> ParallelDrafter:
-        """Same weights, a copy of the rows."""
-        other = copy.copy(self)
-        other._state = self._state.fork()
-        return other
-
-    def close(self) -> None:
-        """Forget the conversation; memory goes with the last reference."""
-        self.reset()
 
     def propose(self, context: Context) -> Draft | None:
         """One token of each head, with `probs` [n, V] if they are wanted; None while no state is known."""

@@ -9,11 +9,10 @@ Letters: `S` rows of a pass, `d` width, `V` vocabulary, `M` prediction layers.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ from torch import Tensor
 from outrider.core.drafting import (
     ChainSampler,
     Choose,
-    Committed,
     Context,
     DeviceContext,
     Draft,
@@ -31,7 +29,7 @@ from outrider.core.drafting import (
     Target,
 )
 from outrider.core.drafting.layers import DraftLayers, Layout, Part, Rows
-from outrider.core.drafting.state import DraftState, Outputs, Scratch, Window
+from outrider.core.drafting.state import DraftState, Outputs, Scratch, StateDrafter, Window
 
 MOST = 16  # tokens of a draft of one layer
 
@@ -67,7 +65,7 @@ class Made(NamedTuple):
     back: Tensor  # [1, d] that is fed back
 
 
-class SequentialDrafter:
+class SequentialDrafter(StateDrafter):
     """Follows one conversation; the layers' rows are fed when a draft is asked for, or when many wait.
 
     `raw`: the target's states are taken before its final norm, `prenorm`: outputs are fed back before `out_norm`.
@@ -93,29 +91,21 @@ class SequentialDrafter:
 
     def reset(self) -> None:
         """Forget the conversation."""
-        self._state.clear()
+        super().reset()
         self._drafted = None
         self._later = [0] * len(self._later)
 
-    def advance(self, step: Committed) -> None:
-        """Keep the tokens with the states that produced them."""
-        self._state.advance(step)
-
     def rewind(self, length: int) -> None:
         """Only the first `length` tokens are true; rows of later ones are written anew."""
-        self._state.rewind(length)
+        super().rewind(length)
         self._drafted = None
         self._later = [max(0, min(fed, self._state.count - 1 - index)) for index, fed in enumerate(self._later)]
 
-    def fork(self) -> SequentialDrafter:
+    def fork(self) -> Self:
         """Same weights, a copy of the rows."""
-        other = copy.copy(self)
-        other._state, other._later, other._drafted = self._state.fork(), list(self._later), None
+        other = super().fork()
+        other._later, other._drafted = list(self._later), None
         return other
-
-    def close(self) -> None:
-        """Forget the conversation; memory goes with the last reference."""
-        self.reset()
 
     def propose(self, context: Context) -> Draft | None:
         """A chain of up to `context.nodes` tokens, with `probs` [n, V] if they are wanted; None while no state is known."""

@@ -8,7 +8,6 @@ Letters: `S` rows of a pass, `k` newest rows, `d` width, `V` vocabulary.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,13 +16,14 @@ from torch import Tensor
 
 from outrider.core.drafting import (
     ChainSampler,
-    Committed,
+    Choose,
     Context,
     DeviceContext,
     Draft,
     DraftState,
     Needs,
     Shape,
+    StateDrafter,
     Target,
 )
 from outrider.core.drafting.files import DraftFiles
@@ -62,7 +62,7 @@ def read(files: DraftFiles, target: Target) -> Network:
     return Network(target, fuse, layers, reader.norm("norm"), reader.nbytes)
 
 
-class TemplateDrafter:
+class TemplateDrafter(StateDrafter):
     """Follows one conversation."""
 
     def __init__(self, target: Target, network: Network, longest: int) -> None:
@@ -71,28 +71,6 @@ class TemplateDrafter:
         self._network = network
         self._state = DraftState(target, network.layers.mixers, network.layers.tables, network.states, network.run)
         self.device = self._state.captured  # on a GPU it drafts without waiting for the host
-
-    def reset(self) -> None:
-        """Forget the conversation."""
-        self._state.clear()
-
-    def advance(self, step: Committed) -> None:
-        """Take in what became true; the layer runs over it when a draft is asked for."""
-        self._state.advance(step)
-
-    def rewind(self, length: int) -> None:
-        """Only the first `length` tokens are still true."""
-        self._state.rewind(length)
-
-    def fork(self) -> TemplateDrafter:
-        """The same weights, a copy of the conversation."""
-        other = copy.copy(self)
-        other._state = self._state.fork()
-        return other
-
-    def close(self) -> None:
-        """Forget the conversation; memory goes with the last reference."""
-        self.reset()
 
     @property
     def nbytes(self) -> int:
@@ -117,16 +95,14 @@ class TemplateDrafter:
     def propose_device(self, context: DeviceContext) -> Draft | None:
         """The same where passes are captured, behind a round that has not been read; without it the host drafts."""
         count = min(context.nodes, self.shape.nodes)
-        made = self._state.draft_ahead(context, count, partial(self._chain, context, count), rows=count)
+        made = self._state.draft_ahead(context, count, partial(self._chain, context.choose, count), rows=count)
         return None if made is None else Draft(made)
 
-    def _chain(
-        self, context: DeviceContext, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, _: Window
-    ) -> Tensor:
+    def _chain(self, choose: Choose, count: int, made: tuple[Tensor, Tensor], scratch: Scratch, _: Window) -> Tensor:
         """The tokens [count] of a chain. All of this is one captured piece: it asks no tensor for its value."""
         (logits, back), path = made, list[Tensor]()
         while True:
-            path.append(context.choose(logits, len(path)))
+            path.append(choose(logits, len(path)))
             if len(path) == count:
                 return torch.cat(path)
             where = scratch.line(1, len(path) - 1)
