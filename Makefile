@@ -12,7 +12,7 @@
 #   make clean                     take the environment away; models and chats stay
 
 PYTHON ?= python3
-# Linux gets the CPU build of PyTorch from its own index (0.2 GB, not 3), but where there is a GPU or TORCH is given; elsewhere all
+# Linux gets the CPU build of PyTorch from its own index (a download of 0.2 GB), but where there is a GPU or TORCH is given; elsewhere all
 # builds are alike.
 CPU := $(and $(filter undefined,$(origin TORCH)),$(filter Linux,$(shell uname -s)),$(if $(shell command -v nvidia-smi),,yes))
 TORCH ?= $(if $(shell command -v nvidia-smi),torch>=2.7,$(shell sed -n '/^torch/{p;q;}' packaging/constraints-cpu.txt))
@@ -70,7 +70,7 @@ $(VENV)/constraints.txt: $(VENV)/.python always
 
 $(VENV)/.app: pyproject.toml $(VENV)/constraints.txt
 	$(if $(TORCH_INDEX),$(PIP) install --quiet --retries 1 --index-url $(TORCH_INDEX) '$(TORCH)' || \
-	  echo "That index cannot be reached or has no such version. The usual one may bring 5 GB." >&2)
+	  echo "That index cannot be reached or has no such version. The usual one may bring the CUDA build (5.3 GB)." >&2)
 	$(PIP) install -c $(VENV)/constraints.txt $(HELD) '$(TORCH)' -e .
 	@touch $@
 
