@@ -100,6 +100,17 @@ def test_a_lost_page_of_messages_costs_these_messages(stored: Path) -> None:
     assert not list(stored.parent.glob(".*"))
 
 
+def test_who_wrote_lost_messages_is_told_by_their_place(stored: Path) -> None:
+    """Of a chat whose messages and answers are lost on all pages too."""
+    for table in ("node", "answer"):
+        for page in pages_of(stored, table, "leaf")[:6]:
+            spoil(stored, page)
+    with Store.open(stored) as store:
+        chats = [store.load(row.id).path() for row in store.chats()]
+    assert sum(all(node.text == LOST for node in nodes) for nodes in chats) > 5
+    assert all([node.role for node in nodes] == ["user", "assistant"] * 2 for nodes in chats)
+
+
 @pytest.mark.parametrize("what", ["the header", "node", "chat", "node_chat", "sqlite_autoindex_node_1", "found_data"])
 def test_a_page_without_rows_costs_nothing(stored: Path, what: str) -> None:
     with Store.open(stored) as store:

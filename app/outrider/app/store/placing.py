@@ -166,10 +166,23 @@ class _LostMessages:
         self._find_chats(children)
         for name, row in self._missing.items():
             near = children.get(name) or self._nodes.get(row["parent"] or "") or {}
-            row["role"] = row["role"] or _OTHER.get(near.get("role") or "", "user")
+            row["role"] = row["role"] or self._role(row, children.get(name))
             row["text"] = LOST if row["text"] is None else row["text"]
             row |= {"thinking": "", "state": "complete", "created": near.get("created", 0.0), "model": ""}
         self._nodes |= {name: row for name, row in self._missing.items() if row["chat"] is not None}
+
+    def _role(self, row: Row, child: Row | None) -> str:
+        """Whose message it is: of the other one than its reply, or by its place after one that is known or begins the chat."""
+        if child is not None and child["role"]:
+            return _OTHER.get(child["role"], "user")
+        turns, above, seen = 0, row["parent"], set[str]()
+        while above and above not in seen and (one := self._nodes.get(above) or self._missing.get(above)) is not None:
+            turns += 1
+            if one["role"]:
+                return _OTHER.get(one["role"], "user") if turns % 2 else one["role"]
+            seen.add(above)
+            above = one["parent"]
+        return "assistant" if turns % 2 else "user"
 
     def _find_chats(self, children: Mapping[str, Row]) -> None:
         """A message is in the chat of its replies, and of what it replies to."""
