@@ -44,7 +44,7 @@ def test_nothing_of_the_template_s_name_is_left(tmp_path: Path) -> None:
     files = scaffold.create("raven_drafter", folder)
     assert "outrider_raven_drafter/drafter.py" in files and "README.md" in files
     assert not [name for name in files if "emplate" in name or "emplate" in (folder / name).read_text("utf-8")]
-    assert "class RavenDrafter:" in (folder / "outrider_raven_drafter" / "drafter.py").read_text("utf-8")
+    assert "class RavenDrafter(StateDrafter):" in (folder / "outrider_raven_drafter" / "drafter.py").read_text("utf-8")
     assert "outrider plugins install ./raven-drafter " in (folder / "README.md").read_text("utf-8")
 
 
